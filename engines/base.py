@@ -1,0 +1,277 @@
+"""What an engine is asked and what it answers: the narrow waist between the core and `engines/`.
+
+An engine turns one `LaunchRequest` (a profile, the hosts that were chosen, the ports that were
+given) into one `Shard` per rank: what to exec, with which environment, and how to tell that it
+serves. Nothing here runs, reads or waits; the same request always gives the same answer, so a
+command line can be shown in a pull request and is the one that runs on the node.
+
+Everything in this package is pure, uses the standard library only and imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding about a profile. `path` is the key path inside the profile (`args[3]`)."""
+
+    path: str
+    message: str
+    hint: str = ""
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How a model is split. What the product of these means in GPUs is the engine's to say."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dp_local: int = 0
+    """Data-parallel ranks per node; 0 lets the engine divide dp evenly over the nodes."""
+    ep: bool = False
+    dcp: int = 1
+    dp_attention: bool = False
+    dp_balancing: str = "internal"
+    """internal | hybrid | external: who spreads requests over data-parallel ranks."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where the engine's program comes from."""
+
+    kind: str = "binary"
+    """binary | venv | container."""
+    path: str = ""
+    """binary: the program; venv: the folder of the virtual environment. Empty: from PATH."""
+    image: str = ""
+    tool: str = "podman"
+    """container: docker | podman."""
+    mounts: tuple[str, ...] = ()
+    """container: further `source:target[:ro]` mounts."""
+
+
+@dataclass(frozen=True)
+class RoleOverride:
+    """What only the leader, or only the workers, get on top of the profile."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """A process kept alive beside the engine for the launch's whole life."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    ranks: str = "all"
+    """all | leader | workers."""
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """A file written into the launch's folder before the first process starts.
+
+    `path` is relative to `$(launch.dir)/files`.
+    """
+
+    path: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """How readiness is asked, on the node itself."""
+
+    port: int
+    path: str = "/health"
+    host: str = "127.0.0.1"
+    model: str = ""
+    """If set, `/v1/models` must name it: another server on the same port must not count."""
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """The part of a profile that an engine looks at, with `extends` resolved and defaults filled."""
+
+    name: str
+    engine: str
+    executor: str = ""
+    """vllm: `mp` (own launcher) or `ray`; empty is the engine's default (`mp`)."""
+    parallel: Parallelism = field(default_factory=Parallelism)
+    gpus_per_node: int = 0
+    nodes: int = 1
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    runtime: Runtime = field(default_factory=Runtime)
+    leader: RoleOverride = field(default_factory=RoleOverride)
+    worker: RoleOverride = field(default_factory=RoleOverride)
+    sidecars: tuple[Sidecar, ...] = ()
+    files: tuple[RenderedFile, ...] = ()
+    command: tuple[str, ...] = ()
+    """engine `command`: the argv."""
+    ports: tuple[str, ...] = ()
+    """Further named ports; `$(port.NAME)` refers to them."""
+    serves: str = "leader"
+    """engine `command`: which ranks answer HTTP: leader | all."""
+    health_path: str = ""
+    health_port: str = ""
+    """Name of the port that answers the health path; empty: `http`."""
+    served_names: tuple[str, ...] = ()
+    start_timeout_s: int = 1800
+    stop_grace_s: int = 30
+    model_attention_heads: int = 0
+    """0: not known, so not checked."""
+    model_experts: int = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of a host. `index` is its place in PCI bus order; None where it is not known yet."""
+
+    uuid: str
+    index: int | None = None
+    klass: str = ""
+    memory_mib: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One RDMA adapter port, as `/sys/class/infiniband` names it."""
+
+    name: str
+    port: int = 1
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What a host has on one fabric. A shard is only ever given one of these."""
+
+    name: str
+    kind: str
+    """ib | roce | nvlink | none."""
+    adapters: tuple[Adapter, ...] = ()
+    gid_index: int | None = None
+    interface: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node as a rank of a launch sees it."""
+
+    node: str
+    address: str
+    """This node's own address on the bootstrap network, without brackets or port."""
+    gpus: tuple[Gpu, ...]
+    interface: str = ""
+    """The interface that carries `address`; empty where the inventory does not say."""
+    fabric: Fabric | None = None
+    model_path: str = ""
+    launch_dir: str = ""
+    """Absolute folder of the launch on this node; `$(launch.dir)`."""
+    agent: str = ""
+    """Absolute path of the agent's zip application on this node (the sim engine is inside)."""
+    python: str = "python3"
+    binary: str = ""
+    """Program or virtual environment that this node uses instead of the profile's or the fleet's."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """One start of one replica: all that an engine needs to build every rank."""
+
+    launch: str
+    replica: str
+    profile: EngineProfile
+    hosts: tuple[Host, ...]
+    """In rank order; hosts[0] is the leader."""
+    ports: Mapping[str, int]
+    """Name to number; the same numbers on every host."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """For containers: fleet, launch, replica."""
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Do not start this command before a TCP connection to it is accepted."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a shard. The last command of a shard is the one whose exit counts."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    wait_for: WaitFor | None = None
+    gpu_env: tuple[str, ...] = ()
+    """Variables that the node sets to its GPU indices (from UUIDs, in PCI bus order) at start."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """Set where the last command runs in a container: stop and look-up go by these."""
+
+    tool: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank runs."""
+
+    rank: int
+    commands: tuple[Command, ...]
+    health: Health | None = None
+    """None on ranks that serve nothing."""
+    files: tuple[RenderedFile, ...] = ()
+    container: Container | None = None
+    stop_signal: str = "TERM"
+
+
+class FailureKind(StrEnum):
+    """Why an engine ended by itself: decides whether the profile or the place is blamed."""
+
+    COMMAND = "command"
+    """Its own command is at fault (bad flag, unsupported quantization): rejected at once."""
+    PLACE = "place"
+    """The place is at fault (path missing, memory or port taken): a hold, looked at anew."""
+    CRASH = "crash"
+    """Anything else."""
+
+
+class Engine(Protocol):
+    """One inference engine. A new one is one module, one line in the registry, one golden folder."""
+
+    name: str
+
+    def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
+        """GPUs that the parallelism needs in all, and the product in words (`tp 8 × pp 2`).
+
+        None: as declared by `gpus_per_node × nodes`.
+        """
+
+    def check(self, profile: EngineProfile) -> list[Problem]:
+        """Findings that need no node: reserved flags, arithmetic, modes that do not go together."""
+
+    def port_names(self, profile: EngineProfile) -> tuple[str, ...]:
+        """Names of the ports of a launch, `http` first; the block has this many ports."""
+
+    def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
+        """One shard per host, in rank order. Raises ValueError where the request is incomplete."""
+
+    def classify_exit(self, code: int | None, log_tail: tuple[str, ...]) -> FailureKind:
+        """What kind of failure an exit was, from its code and its last log lines."""
