@@ -1,0 +1,53 @@
+# The ways into this repository. `make demo` and `make test` are all that a newcomer needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# Loopback tests wait more than they compute: more workers than cores.
+JOBS   ?= 4
+
+.PHONY: help install demo test lint types licences lock check engines-real test-engines bench soak goldens clean sshd
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+install: $(STAMP)  ## virtual environment with pinned dependencies
+
+# Hashes are required: a swapped package on an index must not reach machines that hold SSH keys.
+$(STAMP): requirements-dev.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+sshd:
+	@tools/need-sshd
+
+demo: $(STAMP) sshd  ## three loopback SSH nodes, and the story of a fleet
+	$(BIN)/reconcile demo
+
+test: $(STAMP) sshd  ## everything: unit, golden, property, contract, end to end on real sshd
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+engines-real: $(STAMP)  ## fetch a real llama-server and a small real model for `make test`
+	@PYTHON=$(BIN)/python tools/fetch-llama .cache/llama || [ $$? = 3 ]
+
+lint: $(STAMP)  ## ruff, import-linter, vermin, shell syntax
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/vermin --quiet --target=3.8- --violations --no-tips reconciler/agent
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+licences: $(STAMP)  ## licences of what we depend on, against those that fit Apache-2.0
+	$(BIN)/python tools/check_licences.py
+
+lock:  ## renew requirements-dev.lock (needs uv)
+	uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 -o requirements-dev.lock
+
+check: lint types licences test  ## what CI runs
+
+clean:  ## remove everything that the targets made
+	rm -rf $(VENV) .demo .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
