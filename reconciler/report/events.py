@@ -1,0 +1,174 @@
+"""Changes of state as events: two pass reports in, one JSON object per thing that changed out.
+
+Nothing is emitted per poll: two equal reports give no event, however often they are compared. Each
+event carries the revision triple and the chain of causes, so that it can be read without its
+neighbours. Delivery is not this module's business (`reconciler/loop/sink.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reconciler.report.passreport import (
+    HeadError,
+    NodeStatus,
+    PassReport,
+    PlacementStatus,
+    ReplicaStatus,
+    Revisions,
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of state."""
+
+    kind: str
+    """`placement.health`, `replica.verdict`, `node.seen`, `hold`, `revision.head`, `step`, …"""
+    subject: str
+    before: str
+    after: str
+    revisions: Revisions
+    causes: tuple[str, ...] = ()
+    """From the nearest to the farthest: what it waits for, why, by which field, of which commit."""
+
+
+T = TypeVar("T")
+
+
+def changes_of_state(before: PassReport | None, after: PassReport) -> tuple[Event, ...]:
+    """What changed between two passes, in a fixed order; `before` None: the first pass."""
+    return tuple(_events(before, after))
+
+
+def _events(before: PassReport | None, after: PassReport) -> Iterator[Event]:
+    old = before or PassReport(owner="", observed_at="", revisions=Revisions())
+    yield from _revision_events(old, after)
+    yield from _lease_events(old, after)
+    for name, was, now in _pairs({n.node: n for n in old.nodes}, {n.node: n for n in after.nodes}):
+        yield from _node_events(name, was, now, after)
+    for name, p_was, p_now in _pairs(
+        {p.placement: p for p in old.placements}, {p.placement: p for p in after.placements}
+    ):
+        yield from _placement_events(name, p_was, p_now, after)
+    yield from _hold_events(old, after)
+    for step in after.steps:
+        code = f" ({step.code})" if step.code else ""
+        causes = tuple(c for c in (step.message,) if c)
+        subject = f"{step.subject} on {step.node}"
+        yield Event(
+            f"step.{step.kind}", subject, "", f"{step.result}{code}", after.revisions, causes
+        )
+
+
+def _pairs(
+    before: Mapping[str, T], after: Mapping[str, T]
+) -> Iterator[tuple[str, T | None, T | None]]:
+    for name in sorted(before.keys() | after.keys()):
+        yield name, before.get(name), after.get(name)
+
+
+def _revision_events(old: PassReport, new: PassReport) -> Iterator[Event]:
+    for name in ("head", "in_force", "applied"):
+        was, now = getattr(old.revisions, name), getattr(new.revisions, name)
+        if was != now and now:
+            yield Event(f"revision.{name}", new.revisions.ref or "HEAD", was, now, new.revisions)
+    if _error_text(old.head_error) != _error_text(new.head_error):
+        error = new.head_error
+        causes = (error.message, *(str(f) for f in error.findings)) if error else ()
+        yield Event(
+            "revision.error",
+            (error.revision if error else "") or new.revisions.head or "HEAD",
+            _error_text(old.head_error),
+            _error_text(error),
+            new.revisions,
+            causes,
+        )
+
+
+def _error_text(error: HeadError | None) -> str:
+    return f"{error.reason} {error.revision}".strip() if error else ""
+
+
+def _lease_events(old: PassReport, new: PassReport) -> Iterator[Event]:
+    if old.lease_held_by != new.lease_held_by:
+        yield Event("lease", new.owner, old.lease_held_by, new.lease_held_by, new.revisions)
+
+
+def _node_events(
+    name: str, was: NodeStatus | None, now: NodeStatus | None, report: PassReport
+) -> Iterator[Event]:
+    states = [_node_state(was), _node_state(now)]
+    if states[0] != states[1]:
+        causes = (now.detail,) if now and now.detail else ()
+        yield Event("node", name, states[0], states[1], report.revisions, causes)
+
+
+def _node_state(node: NodeStatus | None) -> str:
+    if node is None:
+        return ""
+    held = f", held by {node.held_by}" if node.held_by else ""
+    return f"{node.state}, {'seen' if node.seen else node.error or 'not seen'}{held}"
+
+
+def _placement_events(
+    name: str, was: PlacementStatus | None, now: PlacementStatus | None, report: PassReport
+) -> Iterator[Event]:
+    causes = _placement_causes(now) if now else ("taken out of the repo",)
+    axes = (
+        ("sync", was.sync.value if was else "", now.sync.value if now else ""),
+        ("health", was.health.value if was else "", now.health.value if now else ""),
+    )
+    for axis, before, after in axes:
+        if before != after:
+            yield Event(f"placement.{axis}", name, before, after, report.revisions, causes)
+    for replica, r_was, r_now in _pairs(
+        {r.replica: r for r in was.replicas} if was else {},
+        {r.replica: r for r in now.replicas} if now else {},
+    ):
+        states = [_replica_state(r_was), _replica_state(r_now)]
+        if states[0] != states[1]:
+            yield Event(
+                "replica", replica, states[0], states[1], report.revisions, _replica_causes(r_now)
+            )
+
+
+def _placement_causes(placement: PlacementStatus) -> tuple[str, ...]:
+    return tuple(
+        f"{c.kind.value}: {c.reason.value}: {c.message}"
+        for c in placement.conditions
+        if c.reason is not None
+    )
+
+
+def _replica_state(replica: ReplicaStatus | None) -> str:
+    if replica is None:
+        return ""
+    return f"{replica.verdict}, {'ready' if replica.ready else 'not ready'}"
+
+
+def _replica_causes(replica: ReplicaStatus | None) -> tuple[str, ...]:
+    if replica is None:
+        return ()
+    fields = tuple(f.path for f in replica.changes)
+    return (replica.reason, *fields) if replica.reason else fields
+
+
+def _hold_events(old: PassReport, new: PassReport) -> Iterator[Event]:
+    """By subject and reason: a message that counts differently each pass is no change of state."""
+    was = {f"{h.subject}\0{h.reason}": h for h in old.plan.holds} if old.plan else {}
+    now = {f"{h.subject}\0{h.reason}": h for h in new.plan.holds} if new.plan else {}
+    for _, before, after in _pairs(was, now):
+        if (before is None) != (after is None):
+            one = after or before
+            assert one is not None
+            yield Event(
+                "hold",
+                one.subject,
+                before.reason.value if before else "",
+                after.reason.value if after else "",
+                new.revisions,
+                (one.message,),
+            )

@@ -1,0 +1,97 @@
+"""A plan as text, the way Terraform's users read one: symbol, address, reason, fields.
+
+What is unchanged is hidden; the summary stands first and last, because a long plan scrolls. The
+result has no colour: the terminal's edge adds it by the symbol a line starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Symbol
+from reconciler.report.clean import masked, printable, shortened
+from reconciler.report.words import (
+    VERBS,
+    cost_words,
+    short_revision,
+    summary_words,
+    waits_words,
+    where,
+)
+
+_INDENT = " " * 8
+NODES_SHOWN = 12
+"""Nodes listed under a hold; the message has the count of all."""
+
+
+def plan_text(plan: Plan) -> str:
+    """The whole plan, ending in a newline."""
+    return "".join(f"{line}\n" for line in _lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    summary = f"{short_revision(plan.revision)}: {summary_words(plan.summary)}"
+    yield printable(summary)
+    body = [line for change in plan.changes for line in _change(change, plan)]
+    body += [line for hold in plan.holds for line in _hold(hold)]
+    if body:
+        yield ""
+        yield from body
+    yield from _section("Guards", [_guard(g) for g in plan.guards if not g.passed])
+    yield from _section("Capacity on the way", _capacity(plan))
+    yield from _section("Warnings", [printable(w) for w in plan.warnings])
+    if body:
+        yield ""
+        yield f"Plan: {summary_words(plan.summary)}. Digest {plan.plan_digest or 'none'}"
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def _change(change: Change, plan: Plan) -> Iterator[str]:
+    head = f"  {change.symbol.value:<3} {printable(change.address)}: {VERBS[change.symbol]}"
+    why = ": ".join(w for w in (change.verdict, printable(change.reason)) if w)
+    yield f"{head}; {why}" if why else head
+    for field in change.changes:
+        before = _value(field.path, field.before)
+        yield f"{_INDENT}{printable(field.path)}: {before} → {_value(field.path, field.after)}"
+    if place := where(change):
+        yield f"{_INDENT}on {printable(place)}"
+    if cost := cost_words(change, plan.capacity):
+        yield f"{_INDENT}meanwhile: {printable(cost)}"
+    if waits := waits_words(change):
+        yield f"{_INDENT}waits: {printable(waits)}"
+
+
+def _value(path: str, value: str) -> str:
+    return shortened(printable(masked(path, value))) or "(none)"
+
+
+def _hold(hold: Hold) -> Iterator[str]:
+    yield (
+        f"  {Symbol.BLOCKED.value:<3} {printable(hold.subject)}: {hold.reason.value}: "
+        f"{printable(hold.message)}"
+    )
+    nodes = sorted(hold.nodes.items())
+    for node, why in nodes[:NODES_SHOWN]:
+        yield f"{_INDENT}{printable(node)}: {printable(why)}"
+    if len(nodes) > NODES_SHOWN:
+        yield f"{_INDENT}… and {len(nodes) - NODES_SHOWN} more nodes"
+
+
+def _guard(guard: GuardVerdict) -> str:
+    verdict = "approved" if guard.approved else "HELD"
+    said = f"{guard.name}, {guard.scope}: {guard.value}, limit {guard.limit}: {verdict}"
+    return printable(f"{said}: {guard.message}" if guard.message else said)
+
+
+def _capacity(plan: Plan) -> list[str]:
+    return [
+        printable(f"{c.placement} ({c.model}): {c.ready} of {c.wanted} ready, lowest {c.lowest}")
+        for c in plan.capacity
+        if c.lowest < c.ready or c.ready < c.wanted
+    ]

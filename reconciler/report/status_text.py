@@ -1,0 +1,139 @@
+"""Status as text: one table of placements, then what needs explaining, then nodes with a fault.
+
+A healthy fleet prints one line a placement; everything below the table is there because somebody
+may have to do something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from reconciler.report.clean import masked, printable, shortened
+from reconciler.report.passreport import (
+    ConditionKind,
+    HeadError,
+    NodeStatus,
+    PassReport,
+    PlacementStatus,
+    ReplicaStatus,
+    Revisions,
+)
+from reconciler.report.words import SHORT_COMMIT
+
+FINDINGS_SHOWN = 20
+"""Findings of a bad head in one report; `validate` lists them all."""
+
+
+def status_text(report: PassReport, *, replicas: bool = True) -> str:
+    """The whole status, ending in a newline; `replicas`: with a line for each."""
+    return "".join(f"{line}\n" for line in _lines(report, replicas))
+
+
+def _lines(report: PassReport, replicas: bool) -> Iterator[str]:
+    yield printable(f"Revision {revisions_words(report.revisions)}")
+    if report.head_error:
+        yield ""
+        yield from head_error_lines(report.head_error)
+    if report.lease_held_by:
+        yield printable(f"LeaseHeld: {report.lease_held_by} acts on this fleet")
+    yield from (printable(note) for note in report.notes)
+    if report.placements:
+        yield ""
+        yield from _placements(report.placements)
+    for placement in report.placements:
+        yield from _placement_details(placement, replicas)
+    faults = [n for n in report.nodes if _is_notable(n)]
+    if report.nodes:
+        seen = sum(n.seen for n in report.nodes)
+        yield ""
+        yield f"Nodes: {seen} of {len(report.nodes)} answered"
+        yield from (f"  {printable(line)}" for n in faults for line in [_node(n)])
+
+
+def revisions_words(revisions: Revisions) -> str:
+    """`head main@8f2c1e0a4b, in force the same, applied (not yet)`."""
+    ref = f"{revisions.ref}@" if revisions.ref else ""
+    head = f"{ref}{revisions.head[:SHORT_COMMIT]}" if revisions.head else "unknown"
+    return (
+        f"head {head}, in force {_same(revisions.in_force, revisions.head)}, "
+        f"applied {_same(revisions.applied, revisions.head)}"
+    )
+
+
+def _same(commit: str, head: str) -> str:
+    if not commit:
+        return "none yet"
+    return "the same" if commit == head else commit[:SHORT_COMMIT]
+
+
+def head_error_lines(error: HeadError) -> Iterator[str]:
+    """Loudly: which commit, by whom, in which file and line."""
+    of = f" {error.revision}" if error.revision else ""
+    by = f" by {error.author}" if error.author else ""
+    yield printable(f"{error.reason}: head{of}{by}: {error.message}")
+    for finding in error.findings[:FINDINGS_SHOWN]:
+        yield f"  {printable(str(finding))}"
+    if len(error.findings) > FINDINGS_SHOWN:
+        yield f"  … and {len(error.findings) - FINDINGS_SHOWN} more; `reconcile validate` has all"
+
+
+def _placements(placements: Sequence[PlacementStatus]) -> Iterator[str]:
+    rows = [("placement", "sync", "health", "ready", "profile")]
+    rows += [
+        (
+            printable(p.placement),
+            p.sync.value,
+            p.health.value,
+            f"{p.ready}/{p.wanted}",
+            printable(p.profile),
+        )
+        for p in placements
+    ]
+    yield from table(rows)
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they need, two spaces apart, nothing after the last."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+
+
+def _placement_details(placement: PlacementStatus, replicas: bool) -> Iterator[str]:
+    said = [
+        f"  {c.kind.value}: {c.reason.value if c.reason else ''}: {c.message}"
+        for c in placement.conditions
+        if c.status and c.kind in (ConditionKind.STALLED, ConditionKind.BLOCKED)
+    ]
+    shown = [r for r in placement.replicas if replicas or not r.ready or r.changes]
+    if not said and not shown:
+        return
+    yield ""
+    yield printable(placement.placement)
+    yield from (printable(line) for line in dict.fromkeys(said))
+    yield from (line for r in shown for line in _replica(r))
+
+
+def _replica(replica: ReplicaStatus) -> Iterator[str]:
+    ready = "ready" if replica.ready else "not ready"
+    place = f" on {' + '.join(replica.nodes)}" if replica.nodes else ""
+    endpoint = f" at {replica.endpoint}" if replica.endpoint else ""
+    reason = f": {replica.reason}" if replica.reason else ""
+    said = f"  {replica.replica}: {replica.verdict}, {ready}{place}{endpoint}{reason}"
+    yield printable(said)
+    for field in replica.changes:
+        before = shortened(masked(field.path, field.before)) or "(none)"
+        after = shortened(masked(field.path, field.after)) or "(none)"
+        yield printable(f"    {field.path}: {before} → {after}")
+
+
+def _is_notable(node: NodeStatus) -> bool:
+    return not node.seen or node.state != "active" or bool(node.held_by or node.detail)
+
+
+def _node(node: NodeStatus) -> str:
+    parts = [node.state] if node.state != "active" else []
+    parts += [node.error] if node.error else []
+    parts += [f"held by {node.held_by}"] if node.held_by else []
+    parts += [node.detail] if node.detail else []
+    return f"{node.node}: {': '.join(parts)}"

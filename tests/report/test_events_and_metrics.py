@@ -1,0 +1,147 @@
+"""Events are changes of state, metrics are the last report: nobody writes either by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from reconciler.core.changes import Plan
+from reconciler.core.codec import from_json, to_json
+from reconciler.report.events import changes_of_state
+from reconciler.report.metrics import Metrics
+from reconciler.report.passreport import Health, PassReport, Revisions, StepOutcome
+from tests.report.samples import REVISION, full_report
+
+
+def quiet(report: PassReport) -> PassReport:
+    return replace(report, steps=())
+
+
+def test_the_same_state_twice_gives_no_event() -> None:
+    report = quiet(full_report())
+    assert changes_of_state(report, replace(report, observed_at="later")) == ()
+
+
+def test_the_first_pass_tells_everything_once() -> None:
+    kinds = {e.kind for e in changes_of_state(None, full_report())}
+    assert kinds == {
+        "revision.head",
+        "revision.in_force",
+        "revision.error",
+        "node",
+        "placement.sync",
+        "placement.health",
+        "replica",
+        "hold",
+        "step.start",
+        "step.stop",
+    }
+
+
+def test_an_event_has_the_revision_triple_and_its_causes() -> None:
+    before = quiet(full_report())
+    big = replace(before.placements[1], health=Health.DEGRADED)
+    after = replace(before, placements=(before.placements[0], big))
+    (event,) = changes_of_state(before, after)
+    assert (event.kind, event.subject, event.before, event.after) == (
+        "placement.health",
+        "big",
+        "Missing",
+        "Degraded",
+    )
+    assert event.revisions == after.revisions
+    assert event.causes[0].startswith("Ready: NoCapacity")
+
+
+def test_a_hold_whose_message_counts_anew_is_no_change_of_state() -> None:
+    before = quiet(full_report())
+    assert before.plan is not None
+    (hold,) = before.plan.holds
+    counted = replace(before.plan, holds=(replace(hold, message="0 of 4 nodes fit"),))
+    assert changes_of_state(before, replace(before, plan=counted)) == ()
+    gone = replace(before.plan, holds=())
+    (event,) = changes_of_state(before, replace(before, plan=gone))
+    assert (event.kind, event.before, event.after) == ("hold", "NoCapacity", "")
+
+
+def test_a_report_reads_back_from_its_json() -> None:
+    report = replace(full_report(), plan=replace(full_report().plan or Plan(REVISION), changes=()))
+    assert from_json(PassReport, to_json(report)) == report
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scrape(metrics: Metrics) -> str:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return generate_latest(registry).decode()
+
+
+def test_metrics_are_the_last_report() -> None:
+    metrics = Metrics(Clock())
+    metrics.record(full_report())
+    text = scrape(metrics)
+    assert (
+        'reconcile_placement_info{health="Healthy",model="chat-70b",placement="chat",'
+        'profile="chat-70b-h100",sync="OutOfSync"} 1.0' in text
+    )
+    assert 'reconcile_holds{reason="NoCapacity"} 1.0' in text
+    assert 'reconcile_shards{verdict="stale"} 2.0' in text
+    assert 'reconcile_steps_total{kind="stop",result="lost"} 1.0' in text
+    assert 'reconcile_node_seen{node="gpu-b",state="active"} 0.0' in text
+    assert "canary" not in text
+
+
+def test_a_hold_that_is_gone_leaves_no_series() -> None:
+    metrics = Metrics(Clock())
+    metrics.record(full_report())
+    metrics.record(replace(full_report(), plan=Plan(REVISION)))
+    assert "reconcile_holds{" not in scrape(metrics)
+
+
+def test_ages_grow_between_passes_and_behind_ends_when_applied_is_head() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    metrics.record(full_report())
+    clock.now = 130.0
+    text = scrape(metrics)
+    assert "reconcile_revision_behind_seconds 30.0" in text
+    assert 'reconcile_node_last_look_age_seconds{node="gpu-a"} 30.0' in text
+    assert 'reconcile_node_last_look_age_seconds{node="gpu-b"}' not in text
+    metrics.record(replace(full_report(), revisions=Revisions("a", "a", "a")))
+    assert "reconcile_revision_behind_seconds 0.0" in scrape(metrics)
+
+
+def test_a_running_pass_shows_its_age() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    metrics.begin()
+    clock.now = 107.0
+    assert "reconcile_pass_running_seconds 7.0" in scrape(metrics)
+    metrics.record(full_report())
+    assert "reconcile_pass_running_seconds 0.0" in scrape(metrics)
+
+
+def test_only_launches_that_became_ready_in_our_sight_count_as_starts() -> None:
+    metrics = Metrics(Clock())
+    metrics.record(full_report())
+    assert 'phase="load"' not in scrape(metrics)
+    report = full_report()
+    chat = report.placements[0]
+    fresh = replace(chat.replicas[0], launch="chat-0-bbbbb", started_age_s=40.0, ready_for_s=5.0)
+    metrics.record(replace(report, placements=(replace(chat, replicas=(fresh,)),)))
+    assert 'reconcile_start_duration_seconds_sum{phase="load"} 35.0' in scrape(metrics)
+
+
+def test_steps_are_counted_by_result() -> None:
+    metrics = Metrics(Clock())
+    outcome = StepOutcome("start", "x", "gpu-a", "refused", "gpu-taken")
+    metrics.record(replace(full_report(), steps=(outcome, outcome)))
+    assert 'reconcile_steps_total{kind="start",result="refused"} 2.0' in scrape(metrics)
