@@ -34,6 +34,9 @@ class Place:
     """UUIDs (or declared names)."""
     ports: Mapping[str, int]
     address: str = ""
+    fabric: str | None = None
+    """The placement's fabric at the start (empty: TCP only); None: not recorded. Without it an
+    edit of the fabric could not be told from the record, and the launch would stay on the old one."""
 
 
 @dataclass(frozen=True)

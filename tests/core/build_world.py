@@ -307,6 +307,7 @@ class World:
                 gpus=self._free_gpus(node, per_node) if gpus is None else gpus,
                 ports={"http": port, "dist": port + 1},
                 address=self.nodes[node].address if node in self.nodes else "",
+                fabric=placement.fabric if placement else "",
             )
             for rank, node in enumerate(nodes)
         )
