@@ -288,6 +288,8 @@ class Profile:
     nodes: int = restarts(default=1)
     args: tuple[str, ...] = restarts(default=())
     env: Mapping[str, str] = restarts(default_factory=dict)
+    secrets: Mapping[str, str] = restarts(default_factory=dict)
+    """Variable → absolute file on the node that holds its value, read there at start."""
     leader: RoleOverride = restarts(default_factory=RoleOverride)
     worker: RoleOverride = restarts(default_factory=RoleOverride)
     sidecars: tuple[Sidecar, ...] = restarts(default=())
