@@ -100,7 +100,7 @@ class Health:
 
 @dataclass(frozen=True)
 class EngineProfile:
-    """The part of a profile that an engine looks at, with `extends` resolved and defaults filled."""
+    """The part of a profile that an engine looks at: `extends` resolved, defaults filled."""
 
     name: str
     engine: str
@@ -173,6 +173,9 @@ class Host:
     address: str
     """This node's own address on the bootstrap network, without brackets or port."""
     gpus: tuple[Gpu, ...]
+    serve_address: str = ""
+    """Where HTTP is served, if not at `address`: clients come over the management network also
+    where the ranks find each other over a fabric."""
     interface: str = ""
     """The interface that carries `address`; empty where the inventory does not say."""
     fabric: Fabric | None = None
@@ -183,7 +186,16 @@ class Host:
     """Absolute path of the agent's zip application on this node (the sim engine is inside)."""
     python: str = "python3"
     binary: str = ""
-    """Program or virtual environment that this node uses instead of the profile's or the fleet's."""
+    """Program or virtual environment used on this node instead of the profile's own."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """Further programs by name (`ray`, `ggml-rpc-server`) where they do not lie beside the
+    engine's.
+    """
+
+    @property
+    def http(self) -> str:
+        """The address that HTTP is served at."""
+        return self.serve_address or self.address
 
 
 @dataclass(frozen=True)
@@ -242,6 +254,17 @@ class Shard:
     stop_signal: str = "TERM"
 
 
+@dataclass(frozen=True)
+class Stop:
+    """How an engine ends, as seen by running it."""
+
+    signal: str = "TERM"
+    least_grace_s: int = 5
+    """A shorter grace ends in KILL before the engine has given its GPUs back."""
+    leftovers: tuple[str, ...] = ()
+    """Names of processes that outlive a KILL of their parent and keep the GPU."""
+
+
 class FailureKind(StrEnum):
     """Why an engine ended by itself: decides whether the profile or the place is blamed."""
 
@@ -254,9 +277,12 @@ class FailureKind(StrEnum):
 
 
 class Engine(Protocol):
-    """One inference engine. A new one is one module, one line in the registry, one golden folder."""
+    """One inference engine. A new one: one module, one line in the registry, one golden folder."""
 
     name: str
+    mixes_gpus: bool
+    """Whether one replica may have GPUs of different types."""
+    stop: Stop
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
         """GPUs that the parallelism needs in all, and the product in words (`tp 8 × pp 2`).

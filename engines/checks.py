@@ -1,0 +1,285 @@
+"""Checks that hold for every engine: arguments, environment, images, ports, arithmetic.
+
+They need no node, so they run in a pull request. What an engine would refuse clearly enough by
+itself is left to it; what it would silently misread is found here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from engines import references
+from engines.base import EngineProfile, Problem
+from engines.flags import Flag, FlagTable, Word, walk
+
+IMAGE = re.compile(
+    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]{1,5})?/)?"
+    r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+LOADER_ENV = frozenset(
+    {
+        "BASH_ENV",
+        "CUDA_INJECTION64_PATH",
+        "ENV",
+        "GCONV_PATH",
+        "NCCL_NET_PLUGIN",
+        "NCCL_PROFILER_PLUGIN",
+        "NCCL_TUNER_PLUGIN",
+        "NODE_OPTIONS",
+        "PERL5LIB",
+        "PERL5OPT",
+        "PYTHONHOME",
+        "PYTHONINSPECT",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PYTHONUSERBASE",
+        "RUBYLIB",
+        "RUBYOPT",
+    }
+)
+"""Variables that make a program load other code: an edit of YAML must not reach a loader."""
+
+RESERVED_ENV: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
+    "NVIDIA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
+    "CUDA_DEVICE_ORDER": "indices are only right in PCI bus order",
+}
+
+
+def check_args(
+    table: FlagTable, reserved: Mapping[str, str], profile: EngineProfile
+) -> Iterator[Problem]:
+    """Findings about `args` and the roles' args against an engine's flag table."""
+    for path, args in arguments(profile):
+        for word in walk(table, args):
+            yield from _check_word(table, reserved, f"{path}[{word.index}]", word)
+            yield from _check_values(path, word)
+
+
+def arguments(profile: EngineProfile) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every list of arguments of `profile` that reaches its engine, with its key path."""
+    yield "args", profile.args
+    yield "leader.args", profile.leader.args
+    yield "worker.args", profile.worker.args
+
+
+def _check_word(
+    table: FlagTable, reserved: Mapping[str, str], path: str, word: Word
+) -> Iterator[Problem]:
+    if word.text == "--":
+        yield Problem(path, "`--` ends the options, so nothing after it is a flag", "remove it")
+        return
+    owned = [flag for flag in word.flags if flag.name in reserved]
+    if owned:
+        yield Problem(path, *_reserved(word, owned[0], reserved[owned[0].name]))
+    elif any(flag.removed for flag in word.flags):
+        yield Problem(path, f"{word.text}: {table.source} refuses it: it was removed", "remove it")
+    elif word.stray and word.text.startswith("-"):
+        yield Problem(path, f"{word.text!r} is one word with a space in it", "split it in two")
+    elif word.stray:
+        yield Problem(
+            path,
+            f"{word.text!r} belongs to no flag",
+            "one item of args is one word: write a flag and its value as two items",
+            warning=True,
+        )
+    elif not word.flags:
+        near = table.nearest(word.text)
+        hint = f"did you mean {near}?" if near else "check the spelling"
+        yield Problem(path, f"{word.text} is no flag of {table.source}", hint, warning=True)
+
+
+def _reserved(word: Word, flag: Flag, why: str) -> tuple[str, str]:
+    text = word.text.split("=", 1)[0]
+    meant = f"{text} means {flag.name}, which" if text != flag.name else flag.name
+    return f"{meant} is set by the reconciler ({why})", "remove it from args"
+
+
+def _check_values(path: str, word: Word) -> Iterator[Problem]:
+    for index, value in word.values:
+        where, name = f"{path}[{index}]", word.text.split("=", 1)[0]
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            yield Problem(
+                where,
+                f"the value of {name} has shell quotes in it: {value[:60]}",
+                "args reach the engine untouched: remove the outer quotes",
+                warning=True,
+            )
+        elif _looks_like_json(word, value) and "." not in name:
+            try:
+                json.loads(value)
+            except ValueError as error:
+                yield Problem(
+                    where,
+                    f"the value of {name} is not JSON ({error}): {value[:60]}",
+                    "JSON needs double quotes around names and text; single-quote the item in YAML",
+                )
+
+
+def _looks_like_json(word: Word, value: str) -> bool:
+    known = any(flag.json for flag in word.flags)
+    return value[:1] in ("{", "[") if known else value[:2] in ('{"', "[{")
+
+
+# --- Environment ------------------------------------------------------------------------------
+
+
+def check_env(profile: EngineProfile, reserved: Mapping[str, str]) -> Iterator[Problem]:
+    """Findings about every environment in `profile`."""
+    owned = {**RESERVED_ENV, **reserved}
+    for path, env in environments(profile):
+        for name, value in env.items():
+            yield from _check_variable(f"{path}.{name}", name, value, owned)
+
+
+def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Every environment of `profile` with its key path."""
+    yield "env", profile.env
+    yield "leader.env", profile.leader.env
+    yield "worker.env", profile.worker.env
+    for index, sidecar in enumerate(profile.sidecars):
+        yield f"sidecars[{index}].env", sidecar.env
+
+
+def check_loader_env(profile: EngineProfile) -> Iterator[Problem]:
+    """Variables that load code; refused unless the fleet says `allow_loader_env`."""
+    for path, env in environments(profile):
+        for name in env:
+            if name in LOADER_ENV or name.startswith("LD_"):
+                yield Problem(
+                    f"{path}.{name}",
+                    f"{name} makes programs load other code",
+                    "set allow_loader_env in fleet.yaml if that is wanted",
+                )
+
+
+def _check_variable(
+    path: str, name: str, value: str, reserved: Mapping[str, str]
+) -> Iterator[Problem]:
+    if not ENV_NAME.fullmatch(name):
+        yield Problem(path, f"{name!r} is no name of a variable", "use letters, digits and _")
+    elif name in reserved or name.startswith("RECONCILE_"):
+        why = reserved.get(name, "the node marks its processes by it")
+        yield Problem(path, f"{name} is set by the reconciler ({why})", "remove it from env")
+    elif CONTROL.search(value):
+        yield Problem(
+            path,
+            f"the value of {name} has a control character (a line break, mostly)",
+            "write it on one line; YAML's `|` adds a line break, `|-` does not",
+        )
+    elif not value.strip() and name.endswith(("_TOKEN", "_KEY")):
+        yield Problem(
+            path,
+            f"{name} is empty: an empty credential fails even where none is needed",
+            "remove it, or give it a value",
+        )
+    elif name in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME") and value.startswith("^"):
+        yield Problem(
+            path,
+            f"{name}={value} excludes: whatever else a node has is used, also another fabric's",
+            "name what is to be used: `=mlx5_1:1,mlx5_2:1`",
+            warning=True,
+        )
+
+
+# --- The rest ---------------------------------------------------------------------------------
+
+
+def check_shape(
+    profile: EngineProfile, ports: tuple[str, ...], count: tuple[int, str] | None
+) -> Iterator[Problem]:
+    """GPUs that multiply out, distinct ports, an image that is one, references that resolve."""
+    declared = profile.gpus_per_node * profile.nodes
+    if count is not None and count[0] != declared:
+        yield Problem(
+            "parallel",
+            f"{count[1]} needs {count[0]} GPUs, but {profile.gpus_per_node} per node × "
+            f"{profile.nodes} nodes gives {declared}",
+            "change gpus_per_node, nodes or the parallelism",
+        )
+    yield from _check_ports(profile, ports)
+    yield from check_runtime(profile)
+    yield from references.check(profile, ports)
+
+
+def _check_ports(profile: EngineProfile, ports: tuple[str, ...]) -> Iterator[Problem]:
+    for index, name in enumerate(profile.ports):
+        if not PORT_NAME.fullmatch(name):
+            hint = "use lower-case letters, digits and dashes"
+            yield Problem(f"ports[{index}]", f"{name!r} is no name of a port", hint)
+        if ports.count(name) > 1:
+            hint = f"the launch already has {', '.join(dict.fromkeys(ports))}"
+            yield Problem(f"ports[{index}]", f"port {name} is there twice", hint)
+    if profile.health_port and profile.health_port not in ports:
+        hint = f"the launch has {', '.join(ports)}"
+        yield Problem("health.port", f"there is no port {profile.health_port}", hint)
+    if profile.health_path and not profile.health_path.startswith("/"):
+        yield Problem("health.path", f"{profile.health_path!r} is no path", "begin it with /")
+
+
+def check_runtime(profile: EngineProfile) -> Iterator[Problem]:
+    """The image is one reference, the tool one we know, mounts are absolute."""
+    runtime = profile.runtime
+    if runtime.kind not in ("binary", "venv", "container"):
+        hint = "use binary, venv or container"
+        yield Problem("runtime.kind", f"{runtime.kind!r} is no runtime", hint)
+    if runtime.kind != "container":
+        return
+    if not IMAGE.fullmatch(runtime.image):
+        yield Problem(
+            "runtime.image",
+            f"{runtime.image!r} is no image reference",
+            "write `registry/name:tag` alone: no spaces, no command, no leading dash",
+        )
+    if runtime.tool not in ("docker", "podman"):
+        yield Problem("runtime.tool", f"{runtime.tool!r} is unknown", "use docker or podman")
+    for index, mount in enumerate(runtime.mounts):
+        parts = mount.split(":")
+        good = len(parts) in (2, 3) and all(p.startswith("/") for p in parts[:2])
+        if not good or "," in mount or parts[2:] not in ([], ["ro"], ["rw"]):
+            hint = "write `/source:/target` or `/source:/target:ro`, both absolute"
+            yield Problem(f"runtime.mounts[{index}]", f"{mount!r} is no mount", hint)
+
+
+def check_heads(profile: EngineProfile) -> Iterator[Problem]:
+    """Attention heads are divided among tensor-parallel ranks; only where the model says them."""
+    heads, tp = profile.model_attention_heads, profile.parallel.tp
+    if heads and heads % tp:
+        fits = ", ".join(str(n) for n in range(1, min(heads, 64) + 1) if heads % n == 0)
+        hint = f"use a tp that divides it: {fits}"
+        yield Problem("parallel.tp", f"tp {tp} does not divide {heads} attention heads", hint)
+
+
+def positive(profile: EngineProfile) -> Iterator[Problem]:
+    """Counts below one would multiply to nothing."""
+    parallel = profile.parallel
+    named = {"tp": parallel.tp, "pp": parallel.pp, "dp": parallel.dp, "dcp": parallel.dcp}
+    for name, value in named.items():
+        if value < 1:
+            yield Problem(f"parallel.{name}", f"{name} is {value}", "it is at least 1")
+    if profile.nodes < 1:
+        yield Problem("nodes", f"nodes is {profile.nodes}", "it is at least 1")
+
+
+def unused_parallelism(profile: EngineProfile, engine: str, *used: str) -> Iterator[Problem]:
+    """Fields of `parallel` that this engine has no flag for: it would silently ignore them."""
+    defaults = type(profile.parallel)()
+    for name in type(profile.parallel).__dataclass_fields__:
+        if name not in used and getattr(profile.parallel, name) != getattr(defaults, name):
+            yield Problem(f"parallel.{name}", f"{engine} has no {name}", "remove it")
+
+
+def flag_values(table: FlagTable, args: Iterable[str], name: str) -> list[str]:
+    """The values that `args` give to the flag `name`, in any spelling; one '' where it has none."""
+    found: list[str] = []
+    for word in walk(table, tuple(args)):
+        if [flag.name for flag in word.flags] == [name]:
+            found += [value for _, value in word.values] or [""]
+    return found

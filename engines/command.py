@@ -1,0 +1,75 @@
+"""Any HTTP server: TensorRT-LLM, TGI, LMDeploy, NIM, a router. Its argv is the profile's own.
+
+Nothing is known about the program, so nothing is reserved but what the node sets; addresses,
+ports and paths come in by references (`$(node.address)`, `$(port.http)`, `$(members.http)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engines import checks, exits
+from engines.assemble import SERVE, check_request, command, role_args, shard
+from engines.base import EngineProfile, FailureKind, LaunchRequest, Problem, Shard, Stop
+from engines.environment import collective_env
+from engines.references import references
+
+
+class CommandEngine:
+    """See the module's docstring."""
+
+    name = "command"
+    mixes_gpus = False
+    stop = Stop()
+
+    def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
+        """As declared."""
+        return None
+
+    def port_names(self, profile: EngineProfile) -> tuple[str, ...]:
+        """`http` and the profile's own."""
+        return ("http", *profile.ports)
+
+    def check(self, profile: EngineProfile) -> list[Problem]:
+        """Findings that need no node."""
+        ports = self.port_names(profile)
+        return [
+            *checks.positive(profile),
+            *checks.unused_parallelism(profile, "engine command"),
+            *checks.check_shape(profile, ports, None),
+            *checks.check_env(profile, {}),
+            *_check_command(profile),
+        ]
+
+    def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
+        """One shard per host with the profile's own argv."""
+        check_request(request, mixes_gpus=self.mixes_gpus)
+        if not request.profile.command:
+            raise ValueError(f"profile {request.profile.name}: engine command has no command")
+        return tuple(self._rank(request, rank) for rank in range(len(request.hosts)))
+
+    def classify_exit(self, code: int | None, log_tail: tuple[str, ...]) -> FailureKind:
+        """Only what holds for any program is recognised."""
+        return exits.classify(exits.COMMON, code, log_tail)
+
+    def _rank(self, request: LaunchRequest, rank: int) -> Shard:
+        profile, host = request.profile, request.hosts[rank]
+        refs = references(request, rank)
+        argv = refs.all(profile.command) + role_args(request, rank, refs)
+        layer = collective_env(host) if host.gpus else {}
+        serve = command(request, rank, SERVE, argv, layer)
+        serves = rank == 0 or profile.serves == "all"
+        return shard(request, rank, [serve], serves=serves, stop=self.stop, check_model=False)
+
+
+def _check_command(profile: EngineProfile) -> Iterator[Problem]:
+    if not profile.command:
+        hint = "give the program and its arguments as a list"
+        yield Problem("command", "engine command needs a command", hint)
+    elif " " in profile.command[0] and "/" not in profile.command[0]:
+        hint = "write one word per item"
+        yield Problem("command[0]", f"{profile.command[0]!r} is not one program", hint)
+    if profile.serves not in ("leader", "all"):
+        yield Problem("serves", f"{profile.serves!r} is unknown", "use leader or all")
+    if profile.executor:
+        yield Problem("executor", "engine command has no executors", "remove it")

@@ -1,0 +1,88 @@
+"""The same command inside docker or podman: one pure step around the last command of a shard.
+
+The container is named after the launch and carries its labels, so it is found, adopted and stopped
+without the process that started it. There is no `--rm`: exit code, out-of-memory mark and last log
+lines are read before it is removed. Sidecars run on the node itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from engines.base import Command, Container, Host, LaunchRequest, Shard
+from engines.environment import RDMA_KINDS
+
+NVML_UUIDS = ("GPU-", "MIG-")
+"""How NVML's ids begin; a declared accelerator has another name and no NVIDIA runtime."""
+
+
+def around(request: LaunchRequest, shard: Shard) -> Shard:
+    """`shard` with its last command inside a container."""
+    *sidecars, inner = shard.commands
+    argv = tuple(_argv(request, request.hosts[shard.rank], shard, inner))
+    # Inside, the launch's GPUs are all there is, numbered from 0: no indices from the node.
+    outer = replace(inner, argv=argv, gpu_env=())
+    tool = request.profile.runtime.tool
+    return replace(shard, commands=(*sidecars, outer), container=Container(tool, request.launch))
+
+
+def _argv(request: LaunchRequest, host: Host, shard: Shard, inner: Command) -> Iterator[str]:
+    runtime = request.profile.runtime
+    yield from (runtime.tool, "run", "--name", request.launch)
+    labels = {**request.labels, "reconcile.launch": request.launch}
+    for name in sorted(labels):
+        yield from ("--label", f"{name}={labels[name]}")
+    # Ranks talk over the node's own interfaces; NCCL and the workers share /dev/shm (64 MB in a
+    # container of its own is too little).
+    yield from ("--network", "host", "--ipc", "host")
+    yield from _gpus(runtime.tool, host)
+    yield from _rdma(host)
+    yield from _mounts(request, host, shard)
+    yield from ("--stop-signal", shard.stop_signal)
+    yield from ("--stop-timeout", str(request.profile.stop_grace_s))
+    # By name only: the value comes from this process' environment and never stands in argv.
+    for name in sorted(inner.env):
+        yield from ("--env", name)
+    yield from ("--entrypoint", inner.argv[0], runtime.image, *inner.argv[1:])
+
+
+def _gpus(tool: str, host: Host) -> Iterator[str]:
+    uuids = [gpu.uuid for gpu in host.gpus if gpu.uuid.startswith(NVML_UUIDS)]
+    if not uuids:
+        return
+    if tool == "docker":
+        # docker reads the value as CSV: without the inner quotes the second UUID is another field.
+        yield from ("--gpus", f'"device={",".join(uuids)}"')
+        return
+    for uuid in uuids:
+        yield from ("--device", f"nvidia.com/gpu={uuid}")
+
+
+def _rdma(host: Host) -> Iterator[str]:
+    if host.fabric and host.fabric.kind in RDMA_KINDS and host.fabric.adapters:
+        # Verbs pin memory: without both, registration fails and NCCL falls back to TCP on one rank.
+        yield from ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK")
+        yield from ("--ulimit", "memlock=-1:-1")
+
+
+def _mounts(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str]:
+    if host.model_path:
+        yield from _mount(host.model_path, host.model_path, readonly=True)
+    if shard.files:
+        files = f"{host.launch_dir}/files"
+        yield from _mount(files, files, readonly=True)
+    if request.profile.engine == "sim":
+        yield from _mount(host.agent, host.agent, readonly=True)
+    for mount in request.profile.runtime.mounts:
+        source, target, *mode = mount.split(":")
+        yield from _mount(source, target, readonly=mode == ["ro"])
+
+
+def _mount(source: str, target: str, *, readonly: bool) -> Iterator[str]:
+    for path in (source, target):
+        if "," in path:
+            raise ValueError(f"path {path}: a comma cannot stand in a container's mount")
+    # --mount, not --volume: a source that is absent is an error, not a new empty folder.
+    yield "--mount"
+    yield f"type=bind,source={source},target={target}" + (",readonly" if readonly else "")

@@ -1,0 +1,158 @@
+"""References in values: `$(node.address)`, `$(port.http)`, `$(members.http)`; `$$(` is a literal
+`$(`.
+
+They work in args, env, sidecars, rendered files and commands. Nothing else in a value is touched,
+so JSON braces, `$HOME` and backquotes reach exec byte for byte. An unknown reference is a finding
+with the nearest name, never an empty text: an empty address binds to all interfaces.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from engines import addresses
+from engines.base import EngineProfile, Fabric, LaunchRequest, Problem, RenderedFile
+
+REFERENCE = re.compile(r"\$(\$?)\(([^()\s]*)\)?")
+
+NAMES: Mapping[str, str] = {
+    "node.name": "name of this rank's node",
+    "node.address": "this rank's own address, bare: to bind to",
+    "node.host": "the same, with brackets where it is IPv6: for URLs",
+    "leader.name": "name of rank 0's node",
+    "leader.address": "rank 0's address, bare: to connect to",
+    "leader.host": "the same, with brackets where it is IPv6",
+    "rank": "this rank's number; 0 is the leader",
+    "nodes": "number of ranks",
+    "gpus.count": "number of this rank's GPUs",
+    "gpus.total": "number of GPUs over all ranks",
+    "gpus.ids": "UUIDs of this rank's GPUs, with commas",
+    "model.path": "path of the weights on this node",
+    "model.name": "first served name",
+    "launch.id": "id of this launch",
+    "launch.dir": "folder of this launch on the node; rendered files are in `files` in it",
+    "replica": "id of the replica",
+    "bootstrap.interface": "interface that carries node.address",
+    "fabric.interface": "interface of the placement's fabric",
+    "fabric.address": "this node's address on the fabric",
+    "fabric.adapters": "names of the fabric's adapters, with commas",
+    "fabric.adapter_ports": "the same as `mlx5_0:1,mlx5_1:1`",
+    "fabric.gid_index": "GID index of a RoCE fabric",
+    "members.addresses": "addresses of all ranks in order, with commas",
+}
+"""Every reference but the two families `port.NAME` and `members.NAME` (host:port of all ranks)."""
+
+FAMILIES = ("port.", "members.")
+
+
+@dataclass(frozen=True)
+class References:
+    """The values of all references for one rank."""
+
+    values: Mapping[str, str]
+
+    def expand(self, text: str) -> str:
+        """`text` with every reference replaced. ValueError: unknown, or without a value here."""
+
+        def one(match: re.Match[str]) -> str:
+            if match[1]:
+                return match[0][1:]
+            if match[2] not in self.values or not match[0].endswith(")"):
+                raise ValueError(f"{match[0]} is not known; {_hint(match[2], self.values)}")
+            value = self.values[match[2]]
+            if not value:
+                raise ValueError(f"{match[0]} has no value on node {self.values['node.name']}")
+            return value
+
+        return REFERENCE.sub(one, text)
+
+    def all(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Every text expanded, in order."""
+        return tuple(self.expand(text) for text in texts)
+
+    def env(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Every value expanded."""
+        return {name: self.expand(value) for name, value in env.items()}
+
+    def files(self, files: Iterable[RenderedFile]) -> tuple[RenderedFile, ...]:
+        """Every content expanded."""
+        return tuple(replace(file, content=self.expand(file.content)) for file in files)
+
+
+def references(request: LaunchRequest, rank: int) -> References:
+    """The values for one rank of `request`."""
+    own, leader = request.hosts[rank], request.hosts[0]
+    fabric = own.fabric or Fabric("", "none")
+    gid = fabric.gid_index
+    values = {
+        "node.name": own.node,
+        "node.address": own.address,
+        "node.host": addresses.host(own.address),
+        "leader.name": leader.node,
+        "leader.address": leader.address,
+        "leader.host": addresses.host(leader.address),
+        "rank": str(rank),
+        "nodes": str(len(request.hosts)),
+        "gpus.count": str(len(own.gpus)),
+        "gpus.total": str(sum(len(host.gpus) for host in request.hosts)),
+        "gpus.ids": ",".join(gpu.uuid for gpu in own.gpus),
+        "model.path": own.model_path,
+        "model.name": next(iter(request.profile.served_names), ""),
+        "launch.id": request.launch,
+        "launch.dir": own.launch_dir,
+        "replica": request.replica,
+        "bootstrap.interface": own.interface,
+        "fabric.interface": fabric.interface,
+        "fabric.address": fabric.address,
+        "fabric.adapters": ",".join(a.name for a in fabric.adapters),
+        "fabric.adapter_ports": ",".join(f"{a.name}:{a.port}" for a in fabric.adapters),
+        "fabric.gid_index": "" if gid is None else str(gid),
+        "members.addresses": ",".join(host.address for host in request.hosts),
+    }
+    for name, port in request.ports.items():
+        values[f"port.{name}"] = str(port)
+        ends = (host.http if name == "http" else host.address for host in request.hosts)
+        values[f"members.{name}"] = ",".join(addresses.host_port(end, port) for end in ends)
+    return References(values)
+
+
+def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:
+    """A finding for each reference in `profile` that no rank could resolve."""
+    known = [*NAMES, *(f"{family}{port}" for family in FAMILIES for port in ports)]
+    return [
+        Problem(path, f"{match[0]} is not known", _hint(match[2], known))
+        for path, text in _texts(profile)
+        for match in REFERENCE.finditer(text)
+        if not match[1] and (match[2] not in known or not match[0].endswith(")"))
+    ]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    literal = "write $$( for a literal $("
+    return f"did you mean $({close[0]})? {literal}" if close else literal
+
+
+def _texts(profile: EngineProfile) -> Iterator[tuple[str, str]]:
+    yield from _many("args", profile.args)
+    yield from _many("command", profile.command)
+    yield from _env("env", profile.env)
+    for name, role in (("leader", profile.leader), ("worker", profile.worker)):
+        yield from _many(f"{name}.args", role.args)
+        yield from _env(f"{name}.env", role.env)
+    for index, sidecar in enumerate(profile.sidecars):
+        yield from _many(f"sidecars[{index}].argv", sidecar.argv)
+        yield from _env(f"sidecars[{index}].env", sidecar.env)
+    for index, file in enumerate(profile.files):
+        yield f"files[{index}].content", file.content
+
+
+def _many(path: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((f"{path}[{index}]", text) for index, text in enumerate(texts))
+
+
+def _env(path: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((f"{path}.{name}", value) for name, value in env.items())

@@ -1,0 +1,330 @@
+"""Flags of `vllm serve` of vLLM 0.32.0 (CPU build), read from its own argparse parser.
+
+Generated from tests/engines/facts/vllm.json; do not edit. A row is the spellings of a flag,
+then how many words it takes (`0`, `1`, `2`, `?`, `+`), then `json` where the value is JSON,
+`removed` where the engine refuses it by now, and `env=NAME` for the variable that sets it when no
+flag does.
+"""
+
+SOURCE = "`vllm serve` of vLLM 0.32.0 (CPU build), read from its own argparse parser"
+VERSION = "0.32.0"
+ABBREVIATES = True
+ROWS = """
+-h --help 0
+--headless 0
+--api-server-count -asc 1
+--config 1
+--grpc 0
+--lora-modules +
+--chat-template 1
+--chat-template-content-format 1
+--trust-request-chat-template --no-trust-request-chat-template 0
+--trust-request-mm-kwargs --no-trust-request-mm-kwargs 0
+--default-chat-template-kwargs 1 json
+--response-role 1
+--return-tokens-as-token-ids --no-return-tokens-as-token-ids 0
+--enable-auto-tool-choice --no-enable-auto-tool-choice 0
+--exclude-tools-when-tool-choice-none --no-exclude-tools-when-tool-choice-none 0
+--tool-call-parser 1
+--tool-parser-plugin 1
+--tool-strict-level 1
+--tool-server 1
+--max-log-len 1
+--enable-prompt-tokens-details --no-enable-prompt-tokens-details 0
+--enable-per-request-metrics --no-enable-per-request-metrics 0
+--enable-server-load-tracking --no-enable-server-load-tracking 0
+--enable-force-include-usage --no-enable-force-include-usage 0
+--sse-keep-alive-interval 1
+--enable-tokenizer-info-endpoint --no-enable-tokenizer-info-endpoint 0
+--enable-log-outputs --no-enable-log-outputs 0
+--enable-log-deltas --no-enable-log-deltas 0
+--cohere-is-reasoning-model --no-cohere-is-reasoning-model 0
+--cohere-format 1
+--anthropic-disabled-thinking-effort 1
+--log-error-stack --no-log-error-stack 0
+--tokens-only --no-tokens-only 0
+--enable-scale-out --no-enable-scale-out 0
+--fingerprint-mode 1
+--fingerprint-value 1
+--host 1
+--port 1
+--grpc-port 1
+--data-parallel-supervisor-port 1
+--dp-supervisor-probe-interval-s 1
+--dp-supervisor-probe-timeout-s 1
+--dp-supervisor-probe-failure-threshold 1
+--uds 1
+--uvicorn-log-level 1
+--disable-uvicorn-access-log --no-disable-uvicorn-access-log 0
+--disable-access-log-for-endpoints 1
+--allow-credentials --no-allow-credentials 0
+--allowed-origins 1 json
+--allowed-methods 1 json
+--allowed-headers 1 json
+--api-key +
+--ssl-keyfile 1
+--ssl-certfile 1
+--ssl-ca-certs 1
+--enable-ssl-refresh --no-enable-ssl-refresh 0
+--ssl-cert-reqs 1
+--ssl-ciphers 1
+--root-path 1
+--middleware 1
+--enable-request-id-headers --no-enable-request-id-headers 0
+--disable-fastapi-docs --no-disable-fastapi-docs 0
+--h11-max-incomplete-event-size 1
+--h11-max-header-count 1
+--enable-offline-docs --no-enable-offline-docs 0
+--enable-flash-late-interaction --no-enable-flash-late-interaction 0
+--model 1
+--runner 1
+--convert 1
+--tokenizer 1
+--tokenizer-mode 1
+--trust-remote-code --no-trust-remote-code 0
+--dtype 1
+--seed 1
+--hf-config-path 1
+--allowed-local-media-path 1
+--allowed-media-domains +
+--revision 1
+--code-revision 1
+--tokenizer-revision 1
+--max-model-len 1
+--quantization -q 1
+--quantization-config 1 json
+--allow-deprecated-quantization --no-allow-deprecated-quantization 0
+--enforce-eager --no-enforce-eager 0
+--enable-return-routed-experts --no-enable-return-routed-experts 0
+--return-sampling-mask --no-return-sampling-mask 0
+--max-logprobs 1
+--logprobs-mode 1
+--use-fp64-gumbel --no-use-fp64-gumbel 0
+--enable-trace-replay --no-enable-trace-replay 0
+--disable-sliding-window --no-disable-sliding-window 0
+--disable-cascade-attn --no-disable-cascade-attn 0
+--skip-tokenizer-init --no-skip-tokenizer-init 0
+--enable-prompt-embeds --no-enable-prompt-embeds 0
+--served-model-name +
+--config-format 1
+--hf-token ?
+--hf-overrides 1 json
+--model-class-overrides 1 json
+--pooler-config 1 json
+--generation-config 1
+--override-generation-config 1 json
+--enable-sleep-mode --no-enable-sleep-mode 0
+--sleep-mode-offload-cudagraph --no-sleep-mode-offload-cudagraph 0
+--sleep-preserve-parameter-names +
+--enable-cumem-allocator --no-enable-cumem-allocator 0
+--enable-nccl-comm-suspend --no-enable-nccl-comm-suspend 0
+--model-impl 1
+--logits-processors +
+--io-processor-plugin 1
+--renderer-num-workers 1
+--load-format 1
+--download-dir 1
+--safetensors-load-strategy 1
+--safetensors-prefetch-num-threads 1
+--safetensors-prefetch-block-size 1
+--model-loader-extra-config 1 json
+--ignore-patterns +
+--use-tqdm-on-load --no-use-tqdm-on-load 0
+--pt-load-map-location 1 json
+--attention-backend 1
+--mamba-backend 1
+--mamba-ssu-algorithm 1
+--enable-mamba-cache-stochastic-rounding --no-enable-mamba-cache-stochastic-rounding 0
+--mamba-cache-philox-rounds 1
+--reasoning-parser 1
+--reasoning-parser-plugin 1
+--distributed-executor-backend 1
+--pipeline-parallel-size -pp 1
+--master-addr 1
+--master-port 1
+--nnodes -n 1
+--node-rank -r 1
+--distributed-timeout-seconds 1
+--cpu-distributed-timeout-seconds 1
+--numa-bind --no-numa-bind 0
+--numa-bind-nodes +
+--numa-bind-cpus +
+--device-ids 1
+--tensor-parallel-size -tp 1
+--decode-context-parallel-size -dcp 1
+--dcp-comm-backend 1
+--dcp-q-replicate --no-dcp-q-replicate 0
+--dcp-kv-cache-interleave-size 1
+--cp-kv-cache-interleave-size 1
+--prefill-context-parallel-size -pcp 1
+--data-parallel-size -dp 1
+--data-parallel-rank -dpn 1
+--data-parallel-start-rank -dpr 1
+--data-parallel-size-local -dpl 1
+--data-parallel-address -dpa 1
+--data-parallel-rpc-port -dpp 1
+--data-parallel-backend -dpb 1
+--data-parallel-hybrid-lb --no-data-parallel-hybrid-lb -dph 0
+--data-parallel-external-lb --no-data-parallel-external-lb -dpe 0
+--data-parallel-multi-port-external-lb -dpm 0
+--enable-hc-sp --no-enable-hc-sp 0
+--enable-expert-parallel --no-enable-expert-parallel -ep 0
+--enable-batch-sharded-sampling --no-enable-batch-sharded-sampling 0
+--enable-ep-weight-filter --no-enable-ep-weight-filter 0
+--all2all-backend 1
+--enable-dbo --no-enable-dbo 0
+--enable-shm-tensor-arena --no-enable-shm-tensor-arena 0
+--ubatch-size 1
+--enable-elastic-ep --no-enable-elastic-ep 0
+--elastic-ep-max-dp-size 1
+--dbo-decode-token-threshold 1
+--dp-sync-interval 1
+--dbo-prefill-token-threshold 1
+--disable-nccl-for-dp-synchronization --no-disable-nccl-for-dp-synchronization 0
+--enable-eplb --no-enable-eplb 0
+--eplb-config 1 json
+--expert-placement-strategy 1
+--max-parallel-loading-workers 1
+--ray-workers-use-nsight --no-ray-workers-use-nsight 0
+--disable-custom-all-reduce --no-disable-custom-all-reduce 0
+--worker-cls 1
+--worker-extension-cls 1
+--enable-fault-tolerance --no-enable-fault-tolerance 0
+--fault-tolerance-config 1 json
+--block-size 1
+--gpu-memory-utilization --device-memory-utilization 1
+--kv-cache-memory-bytes 1
+--kv-cache-dtype 1
+--num-gpu-blocks-override 1
+--enable-prefix-caching --no-enable-prefix-caching 0
+--prefix-caching-hash-algo 1
+--prefix-cache-retention-interval 1
+--kv-cache-dtype-skip-layers +
+--kv-sharing-fast-prefill --no-kv-sharing-fast-prefill 0
+--swa-bounded-replay --no-swa-bounded-replay 0
+--mamba-cache-dtype 1
+--mamba-ssm-cache-dtype 1
+--mamba-block-size 1
+--prefix-match-unit 1
+--mamba-cache-mode 1
+--enable-mamba-shared-prefix-checkpoint --no-enable-mamba-shared-prefix-checkpoint 0
+--replayssm-buffer-len 1
+--use-replayssm --no-use-replayssm 0
+--kv-offloading-size 1
+--kv-offloading-backend 1
+--offload-backend 1
+--cpu-offload-gb 1
+--cpu-offload-params +
+--offload-group-size 1
+--offload-num-in-group 1
+--offload-prefetch-step 1
+--offload-params +
+--language-model-only --no-language-model-only 0
+--limit-mm-per-prompt 1 json
+--enable-mm-embeds --no-enable-mm-embeds 0
+--media-io-kwargs 1 json
+--mm-processor-kwargs 1 json
+--mm-processor-cache-gb 1
+--mm-processor-cache-type 1
+--mm-hasher-algorithm 1
+--mm-shm-cache-max-object-size-mb 1
+--mm-encoder-only --no-mm-encoder-only 0
+--mm-encoder-tp-mode 1
+--mm-encoder-attn-backend 1
+--mm-encoder-attn-dtype 1
+--mm-encoder-fp8-scale-path 1
+--mm-encoder-fp8-scale-save-path 1
+--mm-encoder-fp8-scale-save-margin 1
+--interleave-mm-strings --no-interleave-mm-strings 0
+--skip-mm-profiling --no-skip-mm-profiling 0
+--video-pruning-rate 1
+--video-pruning-method 1
+--mm-tensor-ipc 1
+--mm-processor-device 1
+--mm-ipc-gpu-memory-gb 1
+--mm-device-do-normalize --no-mm-device-do-normalize 0
+--enable-lora --no-enable-lora 0
+--max-loras 1
+--max-lora-rank 1
+--lora-dtype 1
+--enable-tower-connector-lora --no-enable-tower-connector-lora 0
+--max-cpu-loras 1
+--fully-sharded-loras --no-fully-sharded-loras 0
+--lora-target-modules +
+--default-mm-loras 1
+--specialize-active-lora --no-specialize-active-lora 0
+--enable-mixed-moe-lora-format --no-enable-mixed-moe-lora-format 0
+--enable-moe-shared-loras --no-enable-moe-shared-loras 0
+--max-lora-cls-labels 1
+--logging-config 1 json
+--log-level 1
+--log-config-file 1
+--show-hidden-metrics-for-version 1
+--otlp-traces-endpoint 1
+--collect-detailed-traces +
+--per-request-spec-decode-metrics 1
+--kv-cache-metrics --no-kv-cache-metrics 0
+--kv-cache-metrics-sample 1
+--custom-histogram-buckets 1
+--cudagraph-metrics --no-cudagraph-metrics 0
+--enable-layerwise-nvtx-tracing --no-enable-layerwise-nvtx-tracing 0
+--enable-mfu-metrics --no-enable-mfu-metrics 0
+--enable-logging-iteration-details --no-enable-logging-iteration-details 0
+--jit-monitor-mode 1
+--jit-monitor-verbose --no-jit-monitor-verbose 0
+--max-num-batched-tokens 1
+--max-num-scheduled-tokens 1
+--max-num-seqs 1
+--max-num-active-seqs 1
+--max-num-queued-reqs 1
+--max-num-queued-tokens 1
+--long-prefill-token-threshold 1
+--long-prefill-token-threshold-adaptive --no-long-prefill-token-threshold-adaptive 0
+--scheduling-policy 1
+--enable-chunked-prefill --no-enable-chunked-prefill 0
+--disable-chunked-mm-input --no-disable-chunked-mm-input 0
+--scheduler-cls 1
+--scheduler-reserve-full-isl --no-scheduler-reserve-full-isl 0
+--watermark 1
+--prefill-schedule-interval 1
+--disable-hybrid-kv-cache-manager --no-disable-hybrid-kv-cache-manager 0
+--async-scheduling --no-async-scheduling 0
+--stream-interval 1
+--cudagraph-capture-sizes +
+--max-cudagraph-capture-size 1
+--ir-op-priority 1 json
+--enable-flashinfer-autotune --no-enable-flashinfer-autotune 0
+--moe-backend 1
+--linear-backend 1
+--sparse-indexer-topk-backend 1
+--speculative-config -sc 1 json
+--spec-method 1
+--spec-model 1
+--spec-tokens 1
+--watermark-config 1 json
+--diffusion-config -dc 1 json
+--kv-transfer-config 1 json
+--kv-events-config 1 json
+--ec-transfer-config 1 json
+--ec-manager-config 1 json
+--compilation-config -cc 1 json
+--attention-config -ac 1 json
+--engram-config 1 json
+--reasoning-config 1 json
+--kernel-config 1 json
+--additional-config 1 json
+--structured-outputs-config 1 json
+--aux-output-config 1 json
+--profiler-config 1 json
+--optimization-level 1
+--performance-mode 1
+--weight-transfer-config 1 json
+--disable-log-stats 0
+--aggregate-engine-logging 0
+--fail-on-environ-validation --no-fail-on-environ-validation 0
+--shutdown-timeout 1
+--gdn-prefill-backend 1
+--kda-prefill-backend 1
+--kda-decode-backend 1
+--enable-log-requests --no-enable-log-requests 0
+"""

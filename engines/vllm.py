@@ -1,0 +1,306 @@
+"""vLLM: one node, many nodes by its own launcher or by Ray, and data parallelism in three ways.
+
+Facts are those of vLLM 0.32.0 (`engines/tables/vllm.py`); older ones lack `--nnodes` and exit at
+once, so a profile should name `engine_version`. Ray's part is in `vllm_ray.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from engines import checks, exits, flags, vllm_ray
+from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.base import (
+    Command,
+    EngineProfile,
+    FailureKind,
+    LaunchRequest,
+    Parallelism,
+    Problem,
+    Shard,
+    Stop,
+    WaitFor,
+)
+from engines.capability import check_quantization
+from engines.environment import collective_env
+from engines.programs import program
+from engines.references import references
+
+RESERVED: Mapping[str, str] = {
+    "--model": "the model's path",
+    "--served-model-name": "the model's served_names",
+    "--host": "the node's own address",
+    "--port": "a port of the launch",
+    "--uds": "the launch serves on its port",
+    "--headless": "by rank",
+    "--grpc": "the launch serves HTTP",
+    "--config": "a file could set what the reconciler owns",
+    "--tensor-parallel-size": "parallel.tp",
+    "--pipeline-parallel-size": "parallel.pp",
+    "--decode-context-parallel-size": "parallel.dcp",
+    "--enable-expert-parallel": "parallel.ep",
+    "--data-parallel-size": "parallel.dp",
+    "--data-parallel-size-local": "parallel.dp_local",
+    "--data-parallel-rank": "by rank",
+    "--data-parallel-start-rank": "by rank",
+    "--data-parallel-address": "the leader's address",
+    "--data-parallel-rpc-port": "a port of the launch",
+    "--data-parallel-backend": "executor",
+    "--data-parallel-hybrid-lb": "parallel.dp_balancing",
+    "--data-parallel-external-lb": "parallel.dp_balancing",
+    "--data-parallel-multi-port-external-lb": "parallel.dp_balancing",
+    "--data-parallel-supervisor-port": "a port of the launch",
+    "--distributed-executor-backend": "executor",
+    "--nnodes": "nodes",
+    "--node-rank": "by rank",
+    "--master-addr": "the leader's address",
+    "--master-port": "a port of the launch",
+    "--device-ids": "the GPUs that the launch was given",
+    "--api-key": "on a command line every user of the node can read it; set VLLM_API_KEY",
+    "--hf-token": "on a command line every user of the node can read it; set HF_TOKEN",
+}
+
+RESERVED_ENV: Mapping[str, str] = {
+    "VLLM_HOST_IP": "this node's own address",
+    "VLLM_DP_RANK": "by rank",
+    "VLLM_DP_SIZE": "parallel.dp",
+    "RAY_ADDRESS": "the launch's own Ray",
+}
+
+EXECUTORS = ("", "mp", "ray")
+BALANCING = ("internal", "hybrid", "external")
+
+HTTP, MASTER, DP_RPC, SUPERVISOR, SIDE_CHANNEL = "http", "master", "dp-rpc", "dp-supervisor", "kv"
+
+
+class Vllm:
+    """See the module's docstring."""
+
+    name = "vllm"
+    mixes_gpus = False
+    stop = Stop(
+        signal="TERM",
+        least_grace_s=10,
+        leftovers=("VLLM::EngineCore", "VLLM::Worker", "VLLM::DPCoordinator"),
+    )
+
+    def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
+        """tp × pp × dp; dcp divides tp and adds none."""
+        p = profile.parallel
+        return p.tp * p.pp * p.dp, f"tp {p.tp} × pp {p.pp} × dp {p.dp}"
+
+    def port_names(self, profile: EngineProfile) -> tuple[str, ...]:
+        """Every port that vLLM would otherwise choose by itself."""
+        names = [HTTP, MASTER]
+        if profile.parallel.dp > 1:
+            names += [DP_RPC, SUPERVISOR]
+        if profile.executor == "ray":
+            names += vllm_ray.port_names(profile)
+        if _transfers_kv(profile):
+            # Each data-parallel rank of a node listens at the first one plus its own number.
+            extra = range(1, _dp_local(profile))
+            names += [SIDE_CHANNEL, *(f"{SIDE_CHANNEL}-{n}" for n in extra)]
+        return (*names, *profile.ports)
+
+    def check(self, profile: EngineProfile) -> list[Problem]:
+        """Findings that need no node."""
+        table = flags.table("vllm")
+        return [
+            *checks.positive(profile),
+            *checks.unused_parallelism(
+                profile, "vLLM", "tp", "pp", "dp", "dp_local", "ep", "dcp", "dp_balancing"
+            ),
+            *checks.check_shape(profile, self.port_names(profile), self.gpu_count(profile)),
+            *checks.check_heads(profile),
+            *checks.check_args(table, RESERVED, profile),
+            *checks.check_env(profile, RESERVED_ENV),
+            *_check_modes(profile),
+        ]
+
+    def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
+        """One shard per host."""
+        check_request(request, mixes_gpus=self.mixes_gpus)
+        check_quantization(request, _quantization(request.profile))
+        if request.profile.executor == "ray":
+            return tuple(self._ray(request, rank) for rank in range(len(request.hosts)))
+        return tuple(self._mp(request, rank) for rank in range(len(request.hosts)))
+
+    def classify_exit(self, code: int | None, log_tail: tuple[str, ...]) -> FailureKind:
+        """argparse ends with 2; the rest is told apart by the log."""
+        return exits.classify(exits.VLLM, code, log_tail)
+
+    def _mp(self, request: LaunchRequest, rank: int) -> Shard:
+        serves = rank == 0 or request.profile.parallel.dp_balancing != "internal"
+        serve = _serve(request, rank, tuple(_launcher(request, rank, serves)))
+        return shard(request, rank, [serve], serves=serves, stop=self.stop)
+
+    def _ray(self, request: LaunchRequest, rank: int) -> Shard:
+        env = _env(request, rank)
+        join = vllm_ray.start(request, rank, env)
+        if rank > 0:
+            return shard(request, rank, [join], serves=False, stop=self.stop)
+        head = WaitFor(request.hosts[0].address, port(request, vllm_ray.GCS))
+        serve = _serve(request, rank, tuple(_ray_launcher(request)), wait_for=head)
+        return shard(request, rank, [join, serve], serves=True, stop=self.stop)
+
+
+# --- Command lines ----------------------------------------------------------------------------
+
+
+def _serve(
+    request: LaunchRequest, rank: int, launcher: tuple[str, ...], wait_for: WaitFor | None = None
+) -> Command:
+    profile, host = request.profile, request.hosts[rank]
+    argv = [program(profile, host, "vllm"), "serve", host.model_path]
+    if profile.served_names:
+        argv += ["--served-model-name", *profile.served_names]
+    argv += ["--host", host.http, "--port", str(port(request, HTTP))]
+    argv += [*_parallel(profile.parallel), *launcher]
+    argv += role_args(request, rank, references(request, rank))
+    return command(request, rank, SERVE, argv, _env(request, rank), wait_for=wait_for)
+
+
+def _parallel(p: Parallelism) -> Iterator[str]:
+    yield from ("--tensor-parallel-size", str(p.tp))
+    if p.pp > 1:
+        yield from ("--pipeline-parallel-size", str(p.pp))
+    if p.dcp > 1:
+        yield from ("--decode-context-parallel-size", str(p.dcp))
+    if p.dp > 1:
+        yield from ("--data-parallel-size", str(p.dp))
+    if p.ep:
+        yield "--enable-expert-parallel"
+
+
+def _launcher(request: LaunchRequest, rank: int, serves: bool) -> Iterator[str]:
+    """How the ranks of vLLM's own launcher find each other."""
+    profile, leader = request.profile, request.hosts[0].address
+    yield from ("--distributed-executor-backend", "mp")
+    yield from ("--master-port", str(port(request, MASTER)))
+    if profile.parallel.dp > 1:
+        yield from _data_parallel(request, rank)
+    elif profile.nodes > 1:
+        yield from ("--nnodes", str(profile.nodes), "--node-rank", str(rank))
+        yield from ("--master-addr", leader)
+    if not serves:
+        yield "--headless"
+
+
+def _data_parallel(request: LaunchRequest, rank: int) -> Iterator[str]:
+    profile, local = request.profile, _dp_local(request.profile)
+    yield from ("--data-parallel-rpc-port", str(port(request, DP_RPC)))
+    yield from ("--data-parallel-supervisor-port", str(port(request, SUPERVISOR)))
+    if profile.nodes == 1:
+        return
+    yield from ("--data-parallel-address", request.hosts[0].address)
+    if profile.parallel.dp_balancing == "external":
+        yield from ("--data-parallel-external-lb", "--data-parallel-rank", str(rank))
+        return
+    yield from ("--data-parallel-size-local", str(local))
+    yield from ("--data-parallel-start-rank", str(rank * local))
+    if profile.parallel.dp_balancing == "hybrid":
+        yield "--data-parallel-hybrid-lb"
+
+
+def _ray_launcher(request: LaunchRequest) -> Iterator[str]:
+    profile = request.profile
+    yield from ("--distributed-executor-backend", "ray")
+    yield from ("--master-port", str(port(request, MASTER)))
+    if profile.parallel.dp > 1:
+        yield from ("--data-parallel-backend", "ray")
+        yield from ("--data-parallel-size-local", str(_dp_local(profile)))
+        yield from ("--data-parallel-address", request.hosts[0].address)
+        yield from ("--data-parallel-rpc-port", str(port(request, DP_RPC)))
+
+
+def _env(request: LaunchRequest, rank: int) -> dict[str, str]:
+    host, profile = request.hosts[rank], request.profile
+    env = {
+        # Unset, vLLM takes the default route's address: ranks wait for each other for ever.
+        "VLLM_HOST_IP": host.address,
+        # vLLM's own limit of 600 s ends a large model that the profile gives longer.
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(profile.start_timeout_s),
+        # Unset, every start tells its hardware to vLLM's authors.
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if _transfers_kv(profile):
+        # NIXL binds this: the leader's address cannot be assigned on any other node.
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = host.address
+        env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(port(request, SIDE_CHANNEL))
+    if profile.executor == "ray":
+        env |= vllm_ray.env(request)
+    return {**env, **collective_env(host)}
+
+
+# --- What the profile says --------------------------------------------------------------------
+
+
+def _dp_local(profile: EngineProfile) -> int:
+    return profile.parallel.dp_local or max(1, profile.parallel.dp // max(1, profile.nodes))
+
+
+def _transfers_kv(profile: EngineProfile) -> bool:
+    return any(
+        checks.flag_values(flags.table("vllm"), args, "--kv-transfer-config")
+        for _, args in checks.arguments(profile)
+    )
+
+
+def _quantization(profile: EngineProfile) -> str:
+    values = [
+        value
+        for _, args in checks.arguments(profile)
+        for value in checks.flag_values(flags.table("vllm"), args, "--quantization")
+    ]
+    return values[-1] if values else ""
+
+
+def _check_modes(profile: EngineProfile) -> Iterator[Problem]:
+    p, ray = profile.parallel, profile.executor == "ray"
+    if profile.executor not in EXECUTORS:
+        hint = "use mp (vLLM's own launcher) or ray"
+        yield Problem("executor", f"vLLM has no executor {profile.executor!r}", hint)
+    if p.dp_balancing not in BALANCING:
+        hint = f"use {', '.join(BALANCING)}"
+        yield Problem("parallel.dp_balancing", f"{p.dp_balancing!r} is unknown", hint)
+    if p.dcp > 1 and p.tp % p.dcp:
+        hint = "decode context parallelism divides tp and adds no GPUs"
+        yield Problem("parallel.dcp", f"dcp {p.dcp} does not divide tp {p.tp}", hint)
+    if ray and profile.runtime.kind == "container":
+        hint = "use executor mp: one container a node"
+        yield Problem("executor", "Ray and its server cannot share one container", hint)
+    if p.dp > 1:
+        yield from _check_data_parallel(profile)
+    elif p.dp_balancing != "internal" or p.dp_local:
+        hint = "set parallel.dp, or remove it"
+        yield Problem("parallel", "dp_local and dp_balancing are about dp, which is 1", hint)
+
+
+def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
+    p, nodes, local = profile.parallel, profile.nodes, _dp_local(profile)
+    ray = profile.executor == "ray"
+    if local * nodes != p.dp:
+        yield Problem(
+            "parallel.dp",
+            f"{local} data-parallel ranks per node × {nodes} nodes is not dp {p.dp}",
+            "choose dp (or dp_local) so that every node has the same number",
+        )
+    elif not ray and p.tp * p.pp * local != profile.gpus_per_node:
+        yield Problem(
+            "parallel",
+            f"tp {p.tp} × pp {p.pp} × {local} data-parallel ranks per node needs "
+            f"{p.tp * p.pp * local} GPUs per node, the profile takes {profile.gpus_per_node}",
+            "a data-parallel rank stays within one node; executor ray may span nodes",
+        )
+    if ray and p.dp_balancing != "internal":
+        hint = "use executor mp"
+        yield Problem("parallel.dp_balancing", f"{p.dp_balancing} needs a server per node", hint)
+    if p.dp_balancing == "external" and local != 1:
+        yield Problem(
+            "parallel.dp_balancing",
+            f"external balancing runs one data-parallel rank per node, here {local}",
+            "use hybrid: each node serves and spreads over its own ranks",
+        )
+    if p.dp_balancing == "hybrid" and nodes == 1:
+        hint = "use internal"
+        yield Problem("parallel.dp_balancing", "hybrid is about several nodes, here 1", hint)
