@@ -1,0 +1,361 @@
+"""Which nodes and GPUs a replica gets, or for each node why it does not fit.
+
+Placement is sticky: a replica goes back to the nodes and GPUs that it had wherever these still
+fit. Else it is spread or packed. The choice depends on the arguments alone: equal situations give
+equal places, whatever the order of files, nodes or answers.
+
+Nothing in here knows budgets or verdicts: who may be placed, and when, is `plan`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reconciler.core.access import Access
+from reconciler.core.changes import Reason, Seat
+from reconciler.core.model import Desired, Node, NodeState, Placement, ResolvedProfile
+from reconciler.core.observed import NodeAnswer, Place
+from reconciler.core.occupancy import NOBODY, GpuSlot, Ledger
+from reconciler.core.verdict import Quarantine
+
+FAILURES_BEFORE_MOVE = 2
+"""Starts that fail on one node before another one that fits is tried: the first failure may be
+chance, the third in one place would reject the profile without a second opinion."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One replica that wants a place."""
+
+    placement: Placement
+    resolved: ResolvedProfile
+    mixed: bool = False
+    """The engine may mix GPU types in one replica."""
+    only: str = ""
+    """per-node: the one node that this ordinal belongs to."""
+    previous: tuple[Place, ...] = ()
+    """Where its last launch was."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Node → failed starts of this profile by this replica."""
+    without: frozenset[str] = NOBODY
+    """Launches that will have ended by then."""
+
+
+@dataclass(frozen=True)
+class NoFit:
+    """No place, and for each node that was considered why not."""
+
+    message: str
+    nodes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node (and one type of its GPUs) that one rank fits on."""
+
+    node: Node
+    gpus: tuple[GpuSlot, ...]
+    """All free ones of one type."""
+    like: tuple[str, ...]
+    """What all ranks of a replica must share: GPU class and type, fabric kind, adapters."""
+
+
+class Placer:
+    """Places replicas one after the other; what `take` gives is gone for the next."""
+
+    def __init__(
+        self,
+        desired: Desired,
+        access: Access,
+        ledger: Ledger,
+        quarantines: Sequence[Quarantine],
+        beside: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._desired = desired
+        self._access = access
+        self._ledger = ledger
+        self._sick = {q.node: q.reason for q in quarantines if not q.gpus}
+        self._sick_gpus = {q.node: frozenset(q.gpus) for q in quarantines if q.gpus}
+        self._beside = dict(beside)
+        """(placement, node) → its live launches there."""
+        self._scopes: dict[tuple[str, str, str], list[tuple[Node, str]]] = {}
+
+    def place(self, ask: Ask) -> tuple[Seat, ...] | NoFit:
+        """Seats in rank order, without taking them."""
+        fits: list[Candidate] = []
+        refused: dict[str, str] = {}
+        scope = self._scope(ask)
+        for node, refusal in scope:
+            reason = refusal or self._add(ask, node, fits)
+            if reason:
+                refused[node.name] = reason
+        wanted = ask.resolved.profile.nodes
+        group = self._best_group(ask, fits)
+        if group is None:
+            return NoFit(_sum_up(ask, wanted, len(scope), fits, refused), refused)
+        return self._seats(ask, group)
+
+    def take(self, placement: str, launch: str, seats: Iterable[Seat]) -> None:
+        """Nobody else gets these seats in this pass."""
+        for seat in seats:
+            self._ledger.take(seat.node, launch, seat.gpus)
+            key = (placement, seat.node)
+            self._beside[key] = self._beside.get(key, 0) + 1
+
+    # --- which nodes ---------------------------------------------------------------------------
+
+    def _scope(self, ask: Ask) -> list[tuple[Node, str]]:
+        """Nodes that the placement means, each with a refusal that no GPU would change."""
+        key = (ask.placement.name, ask.only, ask.resolved.profile.gpu_class)
+        if key not in self._scopes:
+            names = sorted(self._desired.nodes)
+            nodes = [self._desired.nodes[n] for n in names]
+            self._scopes[key] = [
+                (node, self._refusal(ask, node)) for node in nodes if _meant(ask, node)
+            ]
+        return self._scopes[key]
+
+    def _refusal(self, ask: Ask, node: Node) -> str:
+        """First reason of the list why `node` gets nothing of this placement."""
+        profile = ask.resolved.profile
+        if node.name in self._desired.departed:
+            return "left the repo"
+        if node.state is not NodeState.ACTIVE:
+            return str(node.state)
+        if node.name in self._access.barred:
+            return _BARRED.get(self._access.barred[node.name][0], "held")
+        if node.name in self._sick:
+            return f"quarantined ({self._sick[node.name]})"
+        if profile.gpu_class and node.gpus.klass != profile.gpu_class:
+            return f"has GPUs of class {node.gpus.klass or 'none'}"
+        return _fabric_refusal(ask.placement.fabric, node, self._access.answers[node.name])
+
+    def _add(self, ask: Ask, node: Node, fits: list[Candidate]) -> str:
+        """Adds `node` to `fits` once per type of GPU that it has enough of, or says why not."""
+        profile = ask.resolved.profile
+        use = self._ledger.use(node.name)
+        if use.error:
+            return f"has {use.error}"
+        short = _short_of(profile.needs.ram_gib, profile.needs.shm_gib, self._answer(node))
+        if short:
+            return short
+        sick = self._sick_gpus.get(node.name, NOBODY)
+        slots = [s for s in use.free(ask.without) if s.uuid not in sick]
+        least = profile.needs.gpu_memory_gib * 1024
+        large = [s for s in slots if s.memory_mib is None or s.memory_mib >= least]
+        count = profile.gpus_per_node
+        kinds = {""} if ask.mixed or count == 0 else {s.kind for s in large}
+        found = False
+        for kind in sorted(kinds):
+            gpus = tuple(s for s in large if not kind or s.kind == kind)
+            if len(gpus) >= count:
+                found = True
+                fits.append(Candidate(node, gpus, _like(ask, node, kind)))
+        if found:
+            return ""
+        if len(slots) >= count > len(large):
+            return f"has {len(large)} GPUs of {profile.needs.gpu_memory_gib} GiB"
+        if len(large) >= count:
+            return f"has {len(large)} free GPUs of unlike types"
+        return f"has {len(large)} free GPUs of {len(use.slots)}"
+
+    def _answer(self, node: Node) -> NodeAnswer:
+        return self._access.answers[node.name]
+
+    # --- which of them -------------------------------------------------------------------------
+
+    def _best_group(self, ask: Ask, fits: list[Candidate]) -> list[Candidate] | None:
+        """The best nodes that are like each other, as many as the replica has ranks."""
+        count = ask.resolved.profile.nodes
+        groups: dict[tuple[str, ...], dict[str, Candidate]] = {}
+        for fit in fits:
+            groups.setdefault(fit.like, {}).setdefault(fit.node.name, fit)
+        before = {place.node for place in ask.previous}
+        best: tuple[tuple[int, int, tuple[str, ...]], list[Candidate]] | None = None
+        for like in sorted(groups):
+            members = groups[like].values()
+            if len(members) < count:
+                continue
+            ranked = [(self._rank(ask, before, c), c) for c in members]
+            if count == 1:
+                chosen = [min(ranked, key=_first)[1]]
+            else:
+                chosen = [c for _, c in sorted(ranked, key=_first)[:count]]
+            worn = sum(_worn(ask, c) for c in chosen)
+            kept = sum(c.node.name in before for c in chosen)
+            score = (worn, -kept, like)
+            if best is None or score < best[0]:
+                best = score, chosen
+        return best[1] if best else None
+
+    def _rank(
+        self, ask: Ask, before: set[str], candidate: Candidate
+    ) -> tuple[bool, bool, int, int, str]:
+        """Lowest first: not worn out, where it was, then spread or pack, then by name."""
+        name = candidate.node.name
+        free = len(candidate.gpus)
+        near = self._beside.get((ask.placement.name, name), 0) if ask.placement.spread else 0
+        return (
+            _worn(ask, candidate),
+            name not in before,
+            near,
+            -free if ask.placement.spread else free,
+            name,
+        )
+
+    def _seats(self, ask: Ask, group: list[Candidate]) -> tuple[Seat, ...]:
+        """Ranks keep their nodes where these stay; the rest fills the gaps in order."""
+        had = {p.rank: p for p in ask.previous}
+        left = {c.node.name: c for c in group}
+        ranks: dict[int, Candidate] = {}
+        for rank in range(len(group)):
+            if rank in had and had[rank].node in left:
+                ranks[rank] = left.pop(had[rank].node)
+        rest = iter(left.values())
+        seats = []
+        for rank in range(len(group)):
+            chosen = ranks[rank] if rank in ranks else next(rest)
+            same = rank in had and had[rank].node == chosen.node.name
+            gpus = choose_gpus(
+                chosen.gpus, ask.resolved.profile.gpus_per_node, had[rank].gpus if same else ()
+            )
+            seats.append(Seat(chosen.node.name, gpus))
+        return tuple(seats)
+
+
+def choose_gpus(free: Sequence[GpuSlot], count: int, before: Sequence[str] = ()) -> tuple[str, ...]:
+    """`count` of the free GPUs: those of before, else one NVLink group, else an aligned block.
+
+    An aligned block (GPUs 4-7, not 3-6) leaves room for the next block of the same size.
+    """
+    mine = [s for s in free if s.uuid in before]
+    if len(mine) >= count:
+        return tuple(s.uuid for s in mine[:count])
+    if mine:
+        rest = [s for s in free if s.uuid not in before]
+        chosen = sorted(mine + rest[: count - len(mine)], key=lambda s: s.index)
+        return tuple(s.uuid for s in chosen)
+    groups: dict[int, list[GpuSlot]] = {}
+    for slot in free:
+        if slot.group is not None:
+            groups.setdefault(slot.group, []).append(slot)
+    fitting = [(len(slots), group) for group, slots in groups.items() if len(slots) >= count]
+    pool = groups[min(fitting)[1]] if fitting else list(free)
+    by_index = {s.index: s for s in pool}
+    for first in range(0, max(by_index, default=0) + 1, max(count, 1)):
+        block = range(first, first + count)
+        if all(i in by_index for i in block):
+            return tuple(by_index[i].uuid for i in block)
+    return tuple(s.uuid for s in pool[:count])
+
+
+# --- reasons ----------------------------------------------------------------------------------
+
+_BARRED = {
+    Reason.NODE_HELD: "held",
+    Reason.LEASE_HELD: "led by another reconciler",
+    Reason.DUPLICATE_NODE: "one machine under two names",
+    Reason.NODE_UNREACHABLE: "unreachable",
+    Reason.HOST_KEY_MISMATCH: "unreachable",
+    Reason.MACHINE_ID_CHANGED: "unreachable",
+    Reason.AUTHENTICATION_FAILED: "unreachable",
+    Reason.OBSERVATION_DAMAGED: "unreachable",
+    Reason.NODE_UNSUITABLE: "unsuitable",
+}
+
+
+def _meant(ask: Ask, node: Node) -> bool:
+    """Whether the placement's pool, selector and pins mean this node at all."""
+    placement = ask.placement
+    if ask.only:
+        return node.name == ask.only
+    if placement.nodes and node.name not in placement.nodes:
+        return False
+    if placement.pool and node.pool != placement.pool:
+        return False
+    return all(node.labels.get(k) == v for k, v in placement.selector.items())
+
+
+def _fabric_refusal(fabric: str, node: Node, answer: NodeAnswer) -> str:
+    if not fabric:
+        return ""
+    mine = node.fabrics.get(fabric)
+    if mine is None:
+        others = " and ".join(sorted(node.fabrics))
+        return f"has fabric {others} only" if others else "has no fabric"
+    if not answer.network.adapters:
+        return ""
+    states = {(a.name, a.port): a.state for a in answer.network.adapters}
+    for adapter in mine.adapters:
+        state = states.get((adapter.name, adapter.port))
+        if state is None:
+            return f"has no adapter {adapter.name}:{adapter.port}"
+        if state and "ACTIVE" not in state.upper():
+            return f"has adapter {adapter.name}:{adapter.port} {state.lower()}"
+    return ""
+
+
+def _like(ask: Ask, node: Node, kind: str) -> tuple[str, ...]:
+    """Ranks on unlike adapters pair them by list position and hang in the first collective."""
+    klass = "" if ask.mixed else node.gpus.klass
+    fabric = node.fabrics.get(ask.placement.fabric) if ask.placement.fabric else None
+    if fabric is None:
+        return klass, kind
+    rails = ",".join(str(adapter.port) for adapter in fabric.adapters)
+    return klass, kind, fabric.kind, f"{len(fabric.adapters)} adapters on ports {rails}"
+
+
+def _short_of(ram_gib: int, shm_gib: int, answer: NodeAnswer) -> str:
+    """Memory that is not known (None) does not refuse: the node checks again at the start."""
+    ram, shm = answer.resources.ram_free_mib, answer.resources.shm_free_mib
+    if ram is not None and ram < ram_gib * 1024:
+        return f"has {ram // 1024} GiB RAM free of {ram_gib}"
+    if shm is not None and shm < shm_gib * 1024:
+        return f"has {shm // 1024} GiB /dev/shm free of {shm_gib}"
+    return ""
+
+
+def _worn(ask: Ask, candidate: Candidate) -> bool:
+    return ask.failures.get(candidate.node.name, 0) >= FAILURES_BEFORE_MOVE
+
+
+def _first(
+    ranked: tuple[tuple[bool, bool, int, int, str], Candidate],
+) -> tuple[bool, bool, int, int, str]:
+    return ranked[0]
+
+
+def _sum_up(
+    ask: Ask, wanted: int, total: int, fits: list[Candidate], refused: Mapping[str, str]
+) -> str:
+    """`0 of 5 nodes fit: 3 have 2 free GPUs of 4, 1 cordoned, 1 has fabric ib-b only`."""
+    profile = ask.resolved.profile
+    need = f"{profile.gpus_per_node} GPUs"
+    need += f" on each of {wanted} nodes" if wanted > 1 else ""
+    if total == 0:
+        return f"no node is meant: {_meaning(ask)}; it needs {need}"
+    counts: dict[str, int] = {}
+    for reason in refused.values():
+        counts[reason] = counts.get(reason, 0) + 1
+    parts = [_phrase(n, text) for text, n in sorted(counts.items(), key=lambda i: (-i[1], i[0]))]
+    fitting = len({f.node.name for f in fits})
+    if fitting >= wanted:
+        parts.append(f"{fitting} fit but have unlike GPUs or adapters")
+        fitting = 0
+    return f"{fitting} of {total} nodes fit: {', '.join(parts)}; it needs {need}"
+
+
+def _phrase(count: int, text: str) -> str:
+    if text.startswith("has ") and count > 1:
+        return f"{count} have {text[4:]}"
+    return f"{count} {text}"
+
+
+def _meaning(ask: Ask) -> str:
+    placement = ask.placement
+    said = [f"pool {placement.pool}"] if placement.pool else []
+    said += [f"label {k}={v}" for k, v in sorted(placement.selector.items())]
+    said += [f"pinned to {' or '.join(placement.nodes)}"] if placement.nodes else []
+    said += [f"node {ask.only}"] if ask.only else []
+    return ", ".join(said) or "the fleet has no nodes"

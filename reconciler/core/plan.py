@@ -1,0 +1,306 @@
+"""Desired, observed and their difference in; the whole decision of one pass out.
+
+`plan` chooses the order in which replicas are looked at, and nothing else: what may happen to one
+is in `decide`, what may happen at all in `gates`, `guard` and `rollout`, and where in `place`.
+Starts come before stops, so that GPUs go to what is missing before they go to a surge; what ran
+before comes before what never did, so that a new placement cannot take the place of an old one
+that is between two launches.
+
+The same input gives the same plan, but for launch suffixes: nothing depends on the order of files,
+nodes or mappings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from reconciler.core import decide, guard, tally, tidy
+from reconciler.core.access import Access, look_at
+from reconciler.core.capacity import capacity
+from reconciler.core.changes import Change, Hold, Plan, Reason, Summary, Symbol
+from reconciler.core.decide import Draft, Parts
+from reconciler.core.digest import digest
+from reconciler.core.gates import Gates
+from reconciler.core.guard import Guarded, Guards
+from reconciler.core.ids import IdSource
+from reconciler.core.labels import LabelBook
+from reconciler.core.model import Desired, NodeState
+from reconciler.core.observed import ApprovedChange, Observed
+from reconciler.core.occupancy import Ledger
+from reconciler.core.place import Placer
+from reconciler.core.rollout import Budget
+from reconciler.core.starts import Starter
+from reconciler.core.tally import Tally
+from reconciler.core.verdict import Diff, JudgedLaunch, JudgedReplica, Verdict
+
+_DOWN = frozenset({Verdict.MISSING, Verdict.EXITED, Verdict.TIMED_OUT, Verdict.STOPPING})
+
+
+def plan(desired: Desired, observed: Observed, diff: Diff, ids: IdSource) -> Plan:
+    """The decision of one pass. `ids` gives the suffixes of new launches."""
+    access, node_holds = look_at(desired, observed)
+    labels = LabelBook(desired)
+    counts = tally.take(desired, diff, labels)
+    parts = _parts(desired, access, diff, counts, labels, ids)
+    draft = parts.draft
+    draft.holds += node_holds
+    draft.holds += _departed(desired, access)
+    draft.warnings += _warnings(desired, access)
+    for stray in diff.strays:
+        _stray(parts, stray)
+    replicas = counts.odd
+    for replica in replicas:
+        decide.tidy_up(parts, replica)
+    wanted = [r for r in replicas if r.wanted and not desired.placements[r.placement].suspend]
+    for replica in wanted:
+        decide.relabel(parts, replica)
+    down = [r for r in wanted if _is_down(r)]
+    for replica in sorted(down, key=_starts_first):
+        decide.start(parts, replica)
+    for replica in sorted((r for r in replicas if _is_leaving(desired, r)), key=_leaves_first):
+        decide.remove(parts, replica)
+    rest = [r for r in wanted if not _is_down(r)]
+    for replica in sorted(rest, key=_replaced_first):
+        _running(parts, replica)
+    return _put_together(desired, counts, parts)
+
+
+# --- what is done to whom ------------------------------------------------------------------------
+
+
+def _is_down(replica: JudgedReplica) -> bool:
+    """Wanted, and no launch of it lives that could be kept for now."""
+    return replica.verdict in _DOWN and decide.old_launch(replica) is None
+
+
+def _is_leaving(desired: Desired, replica: JudgedReplica) -> bool:
+    if not replica.wanted:
+        return True
+    return desired.placements[replica.placement].suspend
+
+
+def _starts_first(replica: JudgedReplica) -> tuple[bool, str, int, str]:
+    return not replica.launches, replica.placement, replica.ordinal, replica.replica
+
+
+def _leaves_first(replica: JudgedReplica) -> tuple[bool, str, int, str]:
+    return replica.ready, replica.placement, -replica.ordinal, replica.replica
+
+
+def _replaced_first(replica: JudgedReplica) -> tuple[bool, bool, bool, str, int, str]:
+    """What serves nobody first, then what is being drained, then in order."""
+    old = decide.old_launch(replica)
+    unhealthy = old is not None and old.verdict is Verdict.UNHEALTHY
+    misplaced = old is not None and old.verdict is Verdict.MISPLACED
+    return (
+        replica.ready,
+        not unhealthy,
+        not misplaced,
+        replica.placement,
+        replica.ordinal,
+        replica.replica,
+    )
+
+
+def _running(parts: Parts, replica: JudgedReplica) -> None:
+    """A wanted replica with something alive, in sight or not."""
+    old = decide.old_launch(replica)
+    if replica.effective and replica.effective.rejected:
+        _rejected(parts, replica)
+    if replica.verdict is Verdict.UNREACHABLE:
+        decide.unreachable(parts, replica, None)
+    elif replica.verdict is Verdict.UNKNOWN:
+        return
+    elif any(j.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN) for j in replica.launches):
+        # Part of what it may be doing is out of sight: what is seen of it stays as it is.
+        if old:
+            decide.unreachable(parts, replica, None)
+    elif old is None:
+        _calm(parts, replica)
+    elif replica.current and replica.current != old.view.launch:
+        decide.under_way(parts, replica, old, replica.current)
+    elif old.verdict is Verdict.UNHEALTHY and parts.desired.fleet.unhealthy == "report":
+        parts.draft.warnings.append(
+            f"replica {replica.replica}: {old.reason} (reported only: `unhealthy: report`)"
+        )
+    else:
+        decide.replace(parts, replica, old)
+
+
+def _calm(parts: Parts, replica: JudgedReplica) -> None:
+    """Nothing to replace today; it may be waiting for the canary."""
+    effective = replica.effective
+    if effective is None or not effective.waiting:
+        return
+    for judged in replica.launches:
+        if judged.verdict is Verdict.MATCHING or judged.view.launch == replica.current:
+            if judged.view.fingerprint != decide.todays(parts, replica.placement):
+                decide.waiting_for_canary(parts, replica, judged)
+            return
+
+
+def _rejected(parts: Parts, replica: JudgedReplica) -> None:
+    """Once per placement: it serves, but not what git says."""
+    subject = f"placement {replica.placement}"
+    if not any(h.subject == subject and h.reason is Reason.REJECTED for h in parts.draft.holds):
+        assert replica.effective is not None
+        parts.draft.holds.append(
+            Hold(subject, Reason.REJECTED, replica.effective.reason, replica.placement)
+        )
+
+
+def _stray(parts: Parts, stray: JudgedLaunch) -> None:
+    parts.draft.repairs += tidy.repairs(stray, parts.access)
+    if stray.verdict is Verdict.UNKNOWN:
+        decide.unknown(parts, stray.view.replica or stray.view.launch, "", stray)
+
+
+# --- what it leans on ----------------------------------------------------------------------------
+
+
+def _parts(
+    desired: Desired,
+    access: Access,
+    diff: Diff,
+    counts: Tally,
+    labels: LabelBook,
+    ids: IdSource,
+) -> Parts:
+    ledger = Ledger(desired, access.answers, diff)
+    placer = Placer(desired, access, ledger, diff.quarantines, _beside(diff, counts))
+    approved = guard.approvals(access, desired.fleet.id)
+    nothing = Gates(desired, access, Guards(()), approved, diff.brakes)
+    parts = Parts(
+        desired=desired,
+        access=access,
+        gates=nothing,
+        budget=Budget(desired, counts),
+        starter=Starter(desired, access, ledger, placer, labels, ids),
+        labels=labels,
+        tally=counts,
+        draft=Draft(),
+        healing={r.model for r in counts.odd if r.replica in counts.in_transition},
+    )
+    guards = _guards(parts, counts, approved)
+    return decide.with_gates(parts, Gates(desired, access, guards, approved, diff.brakes))
+
+
+def _guards(parts: Parts, counts: Tally, approved: frozenset[ApprovedChange]) -> Guards:
+    """The guard looks at all that this revision would stop, not at what is due now."""
+    removed: list[Guarded] = []
+    replaced: list[Guarded] = []
+    for replica in counts.odd:
+        scope = decide.scope_of(replica)
+        if _is_leaving(parts.desired, replica):
+            if tally.leaves(replica):
+                before = replica.launches[0].view.fingerprint
+                removed.append(Guarded(scope, ApprovedChange(replica.replica, before)))
+            continue
+        live = decide.to_be_replaced(parts, replica)
+        if live:
+            change = decide.approved_change(parts, replica, live)
+            replaced.append(Guarded(scope, change))
+    return guard.judge(
+        parts.desired,
+        parts.access,
+        removed=removed,
+        replaced=replaced,
+        before=counts.before,
+        ready_left=counts.model_ready_wanted,
+        approved=approved,
+    )
+
+
+def _beside(diff: Diff, counts: Tally) -> dict[tuple[str, str], int]:
+    """(placement, node) → its live launches there, of placements that place something."""
+    busy = {r.placement for r in counts.odd if r.wanted}
+    near: Counter[tuple[str, str]] = Counter()
+    for replica in diff.replicas:
+        if replica.placement in busy:
+            for judged in replica.launches:
+                if judged.view.alive:
+                    near.update((replica.placement, n) for n in judged.view.seen_nodes)
+    return dict(near)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _departed(desired: Desired, access: Access) -> list[Hold]:
+    """A node taken out of the repo is held until it is seen empty."""
+    holds = []
+    for name in sorted(desired.departed):
+        answer = access.answers.get(name)
+        if answer is None:
+            why = "it does not answer, so what it runs is not known"
+        else:
+            alive = sorted(s.launch for s in answer.shards if s.alive)
+            if not alive and not answer.shards_error:
+                continue
+            why = f"it still runs {', '.join(alive)}" if alive else answer.shards_error
+        message = f"{name} is no longer in the repo, but {why}; say `state: lost` if it is gone"
+        holds.append(Hold(f"node {name}", Reason.NODE_NOT_EMPTY, message))
+    return holds
+
+
+def _warnings(desired: Desired, access: Access) -> list[str]:
+    """GPUs that the inventory has and the node does not show."""
+    found = []
+    for name, answer in access.answers.items():
+        node = desired.nodes[name]
+        if node.gpus.source == "declared" or node.state is NodeState.LOST:
+            continue
+        if answer.gpus.error:
+            found.append(f"node {name}: its GPUs cannot be read: {answer.gpus.error}")
+            continue
+        good = sum(not gpu.error for gpu in answer.gpus.items)
+        if good != node.gpus.count:
+            lost = ", ".join(f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error)
+            text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
+            found.append(f"{text}: {lost}" if lost else text)
+    return found
+
+
+# --- the result ----------------------------------------------------------------------------------
+
+
+def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
+    draft = parts.draft
+    guards = parts.gates.guards.verdicts
+    draft.holds += [
+        Hold(f"guard {v.name}: {v.scope}", Reason.BLAST_RADIUS, v.message)
+        for v in guards
+        if not v.passed
+    ]
+    order = {r.replica: (r.placement, r.ordinal) for r in counts.odd}
+    changes = tuple(
+        sorted(draft.changes, key=lambda c: (*order.get(c.address, ("~", 0)), c.address))
+    )
+    holds = tuple(sorted(draft.holds, key=lambda h: (h.subject, str(h.reason), h.message)))
+    return Plan(
+        revision=desired.revision,
+        changes=changes,
+        holds=holds,
+        guards=guards,
+        capacity=capacity(desired, counts, changes),
+        warnings=tuple(draft.warnings),
+        repairs=tuple(draft.repairs),
+        summary=_summary(changes, holds, counts),
+        plan_digest=digest(desired.revision, changes),
+    )
+
+
+def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) -> Summary:
+    by = Counter(change.symbol for change in changes)
+    touched = {c.address for c in changes} | {h.subject.removeprefix("replica ") for h in holds}
+    calm = sum(r.wanted and r.replica not in touched for r in counts.odd)
+    return Summary(
+        start=by[Symbol.START],
+        stop=by[Symbol.STOP],
+        replace=by[Symbol.STOP_FIRST] + by[Symbol.START_FIRST],
+        relabel=by[Symbol.RELABEL],
+        unknown=by[Symbol.UNKNOWN],
+        held=len(holds),
+        unchanged=counts.matching + calm,
+    )

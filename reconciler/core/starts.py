@@ -1,0 +1,172 @@
+"""From a place to a start: ports, launch id, sequence number, and the spec of every rank.
+
+A replica that cannot be started is a `Hold`; nothing in here asks whether it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from reconciler.core import build, ports
+from reconciler.core.access import Access
+from reconciler.core.changes import Hold, Reason, Seat, StartStep
+from reconciler.core.ids import IdSource, launch_id
+from reconciler.core.labels import LabelBook
+from reconciler.core.model import Desired, Placement, ResolvedProfile
+from reconciler.core.observed import Place
+from reconciler.core.occupancy import NOBODY, Ledger
+from reconciler.core.place import Ask, NoFit, Placer
+from reconciler.core.verdict import JudgedReplica
+
+
+class Starter:
+    """Makes start steps and keeps what it gave away. Lives for one pass."""
+
+    def __init__(
+        self,
+        desired: Desired,
+        access: Access,
+        ledger: Ledger,
+        placer: Placer,
+        labels: LabelBook,
+        ids: IdSource,
+    ) -> None:
+        self._desired = desired
+        self._access = access
+        self._ledger = ledger
+        self._placer = placer
+        self._labels = labels
+        self._ids = ids
+        self._mixed: dict[str, bool] = {}
+
+    def seats(
+        self, replica: JudgedReplica, without: frozenset[str] = NOBODY
+    ) -> tuple[Seat, ...] | Hold:
+        """Where the replica would go, as if the launches `without` had ended. Takes nothing."""
+        effective = replica.effective
+        if effective is None or effective.profile is None:
+            return rejected(replica)
+        placement = self._desired.placements[replica.placement]
+        found = self._placer.place(
+            Ask(
+                placement=placement,
+                resolved=effective.profile,
+                mixed=self._may_mix(placement, effective.profile),
+                only=replica.pinned_node,
+                previous=previous_places(replica),
+                failures=_failures(replica),
+                without=without,
+            )
+        )
+        if isinstance(found, NoFit):
+            return Hold(
+                subject=f"replica {replica.replica}",
+                reason=Reason.NO_CAPACITY,
+                message=found.message,
+                placement=replica.placement,
+                nodes=found.nodes,
+            )
+        return found
+
+    def free_now(self, seats: Sequence[Seat]) -> bool:
+        """Whether every GPU of the seats is free at this moment."""
+        return all(
+            set(seat.gpus) <= {slot.uuid for slot in self._ledger.use(seat.node).free()}
+            for seat in seats
+        )
+
+    def reserve(self, replica: JudgedReplica, seats: Sequence[Seat]) -> None:
+        """Keep seats for a replica that will start in a later pass."""
+        self._placer.take(replica.placement, f"reserved for {replica.replica}", seats)
+
+    def start(self, replica: JudgedReplica, seats: Sequence[Seat]) -> StartStep | Hold:
+        """The step that starts `replica` on `seats`, which are then taken."""
+        effective = replica.effective
+        if effective is None or effective.profile is None:
+            return rejected(replica)
+        placement = self._desired.placements[replica.placement]
+        names = build.port_names(effective.profile)
+        nodes = [seat.node for seat in seats]
+        ports_range = self._desired.fleet.ports
+        block = ports.choose(names, nodes, ports_range, self._ledger, self._access.answers)
+        if block is None:
+            return Hold(
+                subject=f"replica {replica.replica}",
+                reason=Reason.NO_CAPACITY,
+                message=(
+                    f"no {len(names)} ports of {ports_range.first}-{ports_range.last} are free on"
+                    f" {' and '.join(nodes)}; widen `ports` in fleet.yaml"
+                ),
+                placement=replica.placement,
+            )
+        launch = launch_id(replica.replica, self._ids())
+        seq = max((j.view.seq for j in replica.launches), default=0) + 1
+        try:
+            shards = build.build_specs(
+                desired=self._desired,
+                placement=placement,
+                resolved=effective.profile,
+                seats=seats,
+                ports=block,
+                replica=replica.replica,
+                ordinal=replica.ordinal,
+                launch=launch,
+                seq=seq,
+                fingerprint=effective.fingerprint,
+                answers=self._access.answers,
+            )
+        except ValueError as error:
+            return Hold(
+                subject=f"replica {replica.replica}",
+                reason=Reason.INFEASIBLE,
+                message=str(error),
+                placement=replica.placement,
+            )
+        self._placer.take(replica.placement, launch, seats)
+        for node in nodes:
+            self._ledger.take(node, launch, (), block.values())
+        labels = self._labels.of(replica.placement, replica.replica, replica.ordinal)
+        return StartStep(
+            replica=replica.replica,
+            launch=launch,
+            seq=seq,
+            fingerprint=effective.fingerprint,
+            shards=tuple(replace(shard, labels=labels) for shard in shards),
+        )
+
+    def _may_mix(self, placement: Placement, resolved: ResolvedProfile) -> bool:
+        if placement.name not in self._mixed:
+            self._mixed[placement.name] = build.allowed_gpus_mixed(resolved)
+        return self._mixed[placement.name]
+
+
+def rejected(replica: JudgedReplica) -> Hold:
+    """Nothing may be started: today's profile is rejected and none was ever ready here."""
+    reason = replica.effective.reason if replica.effective else ""
+    return Hold(
+        subject=f"replica {replica.replica}",
+        reason=Reason.REJECTED,
+        message=reason or "its profile is rejected and no other was ever ready in this placement",
+        placement=replica.placement,
+    )
+
+
+def previous_places(replica: JudgedReplica) -> tuple[Place, ...]:
+    """Where its newest launch with a readable record was (or is)."""
+    for judged in replica.launches:
+        if judged.view.places:
+            return judged.view.places
+    return ()
+
+
+def _failures(replica: JudgedReplica) -> dict[str, int]:
+    """Node → launches of the effective profile that failed there without ever being ready."""
+    counts: dict[str, int] = {}
+    fingerprint = replica.effective.fingerprint if replica.effective else ""
+    for judged in replica.launches:
+        view = judged.view
+        if judged.failed and not view.ever_ready and view.fingerprint == fingerprint:
+            for place in view.places:
+                counts[place.node] = counts.get(place.node, 0) + 1
+    return counts
