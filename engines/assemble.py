@@ -42,7 +42,7 @@ def command(
     """One process of the engine on `rank`, with its environment layered as DESIGN says."""
     refs = references(request, rank)
     env = layered(request, rank, refs, gpu_env(request.hosts[rank]), *layers)
-    return Command(name, tuple(argv), env, wait_for, GPU_ENV)
+    return Command(name, tuple(argv), env, wait_for, GPU_ENV, request.profile.secrets)
 
 
 def shard(
@@ -108,7 +108,8 @@ def _sidecars(request: LaunchRequest, rank: int, refs: References) -> tuple[Comm
         if sidecar.ranks in ("all", role):
             base = gpu_env(request.hosts[rank])
             env = layered(request, rank, refs, base) | refs.env(sidecar.env)
-            made.append(Command(sidecar.name, refs.all(sidecar.argv), env, None, GPU_ENV))
+            argv, secrets = refs.all(sidecar.argv), request.profile.secrets
+            made.append(Command(sidecar.name, argv, env, None, GPU_ENV, secrets))
     return tuple(made)
 
 
@@ -127,7 +128,7 @@ def _health(request: LaunchRequest, rank: int, path: str, check_model: bool) -> 
 def _guarded(profile: EngineProfile) -> bool:
     """Whether `/v1/models` asks for a key that the node's probe does not have."""
     keys = ("VLLM_API_KEY", "LLAMA_API_KEY", "SGLANG_API_KEY")
-    envs = (profile.env, profile.leader.env, profile.worker.env)
+    envs = (profile.env, profile.secrets, profile.leader.env, profile.worker.env)
     flags = ("--api-key", "--api-key-file", "--ssl-keyfile", "--ssl-key-file", "--api-prefix")
     args = (*profile.args, *profile.leader.args, *profile.worker.args)
     return any(k in env for k in keys for env in envs) or any(

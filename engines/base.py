@@ -111,6 +111,8 @@ class EngineProfile:
     nodes: int = 1
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variable → absolute file on the node that holds its value."""
     runtime: Runtime = field(default_factory=Runtime)
     leader: RoleOverride = field(default_factory=RoleOverride)
     worker: RoleOverride = field(default_factory=RoleOverride)
@@ -231,6 +233,8 @@ class Command:
     wait_for: WaitFor | None = None
     gpu_env: tuple[str, ...] = ()
     """Variables that the node sets to its GPU indices (from UUIDs, in PCI bus order) at start."""
+    env_files: Mapping[str, str] = field(default_factory=dict)
+    """Variable → file on the node that holds its value, read there at start: secrets."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from engines import references
 from engines.base import EngineProfile, Problem
-from engines.flags import Flag, FlagTable, Word, walk
+from engines.flags import Flag, FlagTable, Word, is_flag, walk
 
 IMAGE = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]{1,5})?/)?"
@@ -90,7 +90,7 @@ def _check_word(
             "one item of args is one word: write a flag and its value as two items",
             warning=True,
         )
-    elif not word.flags:
+    elif not word.flags and is_flag(word.text):
         near = table.nearest(word.text)
         hint = f"did you mean {near}?" if near else "check the spelling"
         yield Problem(path, f"{word.text} is no flag of {table.source}", hint, warning=True)
@@ -144,6 +144,7 @@ def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str
     yield "env", profile.env
     yield "leader.env", profile.leader.env
     yield "worker.env", profile.worker.env
+    yield "secrets", profile.secrets
     for index, sidecar in enumerate(profile.sidecars):
         yield f"sidecars[{index}].env", sidecar.env
 
@@ -205,6 +206,7 @@ def check_shape(
             "change gpus_per_node, nodes or the parallelism",
         )
     yield from _check_ports(profile, ports)
+    yield from _check_sidecars(profile)
     yield from check_runtime(profile)
     yield from references.check(profile, ports)
 
@@ -222,6 +224,21 @@ def _check_ports(profile: EngineProfile, ports: tuple[str, ...]) -> Iterator[Pro
         yield Problem("health.port", f"there is no port {profile.health_port}", hint)
     if profile.health_path and not profile.health_path.startswith("/"):
         yield Problem("health.path", f"{profile.health_path!r} is no path", "begin it with /")
+
+
+def _check_sidecars(profile: EngineProfile) -> Iterator[Problem]:
+    taken = {"serve", "ray", "rpc", "supervisor"}
+    for index, sidecar in enumerate(profile.sidecars):
+        if sidecar.name in taken:
+            hint = "give it a name of its own: it names the log file"
+            yield Problem(f"sidecars[{index}].name", f"{sidecar.name!r} is taken", hint)
+        taken.add(sidecar.name)
+        if not sidecar.argv:
+            hint = "give the program and its arguments as a list"
+            yield Problem(f"sidecars[{index}].argv", "a sidecar needs a command", hint)
+        if sidecar.ranks not in ("all", "leader", "workers"):
+            hint = "use all, leader or workers"
+            yield Problem(f"sidecars[{index}].ranks", f"{sidecar.ranks!r} is unknown", hint)
 
 
 def check_runtime(profile: EngineProfile) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ def _argv(request: LaunchRequest, host: Host, shard: Shard, inner: Command) -> I
     yield from ("--stop-signal", shard.stop_signal)
     yield from ("--stop-timeout", str(request.profile.stop_grace_s))
     # By name only: the value comes from this process' environment and never stands in argv.
-    for name in sorted(inner.env):
+    for name in sorted({*inner.env, *inner.env_files}):
         yield from ("--env", name)
     yield from ("--entrypoint", inner.argv[0], runtime.image, *inner.argv[1:])
 

@@ -13,7 +13,7 @@ def program(profile: EngineProfile, host: Host, name: str) -> str:
     """The program `name`, the engine's main one. In an image: by name, from its PATH."""
     path = _override(profile, host)
     if not path:
-        return host.programs.get(name, name) if profile.runtime.kind != "container" else name
+        return name
     return path if _is_program(profile, path, name) else f"{path}/bin/{name}"
 
 

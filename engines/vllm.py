@@ -120,7 +120,7 @@ class Vllm:
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
         """One shard per host."""
         check_request(request, mixes_gpus=self.mixes_gpus)
-        check_quantization(request, _quantization(request.profile))
+        check_quantization(request, quantization(request.profile))
         if request.profile.executor == "ray":
             return tuple(self._ray(request, rank) for rank in range(len(request.hosts)))
         return tuple(self._mp(request, rank) for rank in range(len(request.hosts)))
@@ -175,6 +175,8 @@ def _parallel(p: Parallelism) -> Iterator[str]:
 def _launcher(request: LaunchRequest, rank: int, serves: bool) -> Iterator[str]:
     """How the ranks of vLLM's own launcher find each other."""
     profile, leader = request.profile, request.hosts[0].address
+    if sum(len(host.gpus) for host in request.hosts) <= 1 and profile.nodes == 1:
+        return
     yield from ("--distributed-executor-backend", "mp")
     yield from ("--master-port", str(port(request, MASTER)))
     if profile.parallel.dp > 1:
@@ -246,7 +248,8 @@ def _transfers_kv(profile: EngineProfile) -> bool:
     )
 
 
-def _quantization(profile: EngineProfile) -> str:
+def quantization(profile: EngineProfile) -> str:
+    """The quantization that the profile asks for; the last one wins, as in the engine."""
     values = [
         value
         for _, args in checks.arguments(profile)

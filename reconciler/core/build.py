@@ -1,0 +1,271 @@
+"""From a profile and its seats to what each node is told to run: spec.json of every rank.
+
+The engines say what to exec; this adds what the node must know beside it (places, GPUs, paths to
+look for, limits in time). The same arguments always give the same specs. What cannot be built is
+a ValueError whose text says why: the plan shows it as a Hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import engines
+from engines import capability, checks, vllm
+from engines.base import Command, EngineProfile, Host, LaunchRequest, Problem, Shard
+from reconciler.core.changes import Seat, ShardSpec
+from reconciler.core.codec import to_json
+from reconciler.core.hosts import DECLARED, check_fabric, gpu_index, host_of, required_paths
+from reconciler.core.model import Desired, Placement, ResolvedProfile
+from reconciler.core.observed import FORMAT, Labels, NodeAnswer
+
+
+def engine_profile(resolved: ResolvedProfile) -> EngineProfile:
+    """What an engine looks at, out of a profile and its model."""
+    profile, model = resolved.profile, resolved.model
+    return EngineProfile(
+        name=profile.name,
+        engine=profile.engine,
+        executor=profile.executor,
+        parallel=profile.parallel,
+        gpus_per_node=profile.gpus_per_node,
+        nodes=profile.nodes,
+        args=profile.args,
+        env=profile.env,
+        secrets=profile.secrets,
+        runtime=profile.runtime,
+        leader=profile.leader,
+        worker=profile.worker,
+        sidecars=profile.sidecars,
+        files=profile.files,
+        command=profile.command,
+        ports=profile.ports,
+        serves=profile.serves,
+        health_path=profile.health.path,
+        health_port=profile.health.port,
+        served_names=model.served_names or (model.name,),
+        start_timeout_s=profile.start_timeout_s,
+        stop_grace_s=profile.stop_grace_s,
+        model_attention_heads=model.facts.attention_heads,
+        model_experts=model.facts.experts,
+    )
+
+
+def port_names(resolved: ResolvedProfile) -> tuple[str, ...]:
+    """Names of the ports of one launch's block, `http` first."""
+    return engines.get(resolved.profile.engine).port_names(engine_profile(resolved))
+
+
+def allowed_gpus_mixed(resolved: ResolvedProfile) -> bool:
+    """Whether GPUs of different types may serve one replica."""
+    return engines.get(resolved.profile.engine).mixes_gpus
+
+
+def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[Problem]:
+    """All findings about a profile that need no node; an unknown engine is the only one then."""
+    profile = engine_profile(resolved)
+    try:
+        engine = engines.get(profile.engine)
+    except engines.UnknownEngine as error:
+        return [Problem("engine", str(error), "an engine may also come from another package")]
+    problems = engine.check(profile)
+    if not allow_loader_env:
+        problems += checks.check_loader_env(profile)
+    if profile.stop_grace_s < engine.stop.least_grace_s:
+        problems.append(
+            Problem(
+                "stop_grace_s",
+                f"{profile.stop_grace_s} s is too short for {engine.name}, which takes up to "
+                f"{engine.stop.least_grace_s} s to end",
+                "it would be killed while it still gives its GPUs back",
+                warning=True,
+            )
+        )
+    return problems
+
+
+def check_capability(resolved: ResolvedProfile, gpu_capability: str) -> list[Problem]:
+    """Whether GPUs of this compute capability (`9.0`) can run the profile's quantization.
+
+    What cannot be read lets it through. For validation against the inventory, before any node is
+    asked.
+    """
+    profile = engine_profile(resolved)
+    if profile.engine != "vllm":
+        return []
+    quantization = vllm.quantization(profile)
+    why = capability.refusal(quantization, capability.parse(gpu_capability))
+    return [Problem("args", why, "choose another quantization or GPU class")] if why else []
+
+
+def build_specs(
+    *,
+    desired: Desired,
+    placement: Placement,
+    resolved: ResolvedProfile,
+    seats: Sequence[Seat],
+    ports: Mapping[str, int],
+    replica: str,
+    ordinal: int,
+    launch: str,
+    seq: int,
+    fingerprint: str,
+    answers: Mapping[str, NodeAnswer],
+) -> tuple[ShardSpec, ...]:
+    """spec.json of every rank, in rank order (docs/agent-protocol.md).
+
+    Raises ValueError, with the node and the values, where the launch cannot be built.
+    """
+    for seat in seats:
+        if seat.node not in answers:
+            raise ValueError(f"node {seat.node}: gave no answer, so nothing can be built for it")
+    check_fabric(desired, placement, seats)
+    hosts = [
+        host_of(desired, placement, resolved, seat, launch, answers[seat.node]) for seat in seats
+    ]
+    request = launch_request(desired, resolved, hosts, ports, replica, launch)
+    _check_interfaces(request, answers)
+    shards = engines.get(resolved.profile.engine).build(request)
+    _check_adapters_named(request, shards, desired)
+    places = [
+        {
+            "rank": rank,
+            "node": seat.node,
+            "machine_id": answers[seat.node].machine_id,
+            "gpus": list(seat.gpus),
+            "ports": dict(ports),
+            "address": hosts[rank].http,
+            "fabric": placement.fabric,
+        }
+        for rank, seat in enumerate(seats)
+    ]
+    labels = Labels(
+        placement=placement.name,
+        ordinal=ordinal,
+        replica=replica,
+        labels=dict(placement.labels),
+        owner=placement.owner,
+        revision=desired.revision.commit,
+        unhealthy_after_s=desired.fleet.unhealthy_after_s,
+    )
+    whole = {
+        "format": FORMAT,
+        "fleet": desired.fleet.id,
+        "launch": launch,
+        "replica": replica,
+        "seq": seq,
+        "places": places,
+        "restart": placement.restart,
+        "fingerprint": fingerprint,
+        "profile": to_json(resolved, compact=True),
+    }
+    return tuple(
+        ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard)}, labels)
+        for host, shard in zip(hosts, shards, strict=True)
+    )
+
+
+def launch_request(
+    desired: Desired,
+    resolved: ResolvedProfile,
+    hosts: Sequence[Host],
+    ports: Mapping[str, int],
+    replica: str,
+    launch: str,
+) -> LaunchRequest:
+    """What the engine is asked."""
+    return LaunchRequest(
+        launch=launch,
+        replica=replica,
+        profile=engine_profile(resolved),
+        hosts=tuple(hosts),
+        ports=dict(ports),
+        labels={"reconcile.fleet": desired.fleet.id, "reconcile.replica": replica},
+    )
+
+
+# --- One rank's own part ----------------------------------------------------------------------
+
+
+def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) -> dict[str, Any]:
+    node, profile = desired.nodes[host.node], resolved.profile
+    gpus = [gpu.uuid for gpu in host.gpus]
+    declared = node.gpus.source == DECLARED
+    return {
+        "rank": shard.rank,
+        "mode": node.mode or desired.fleet.mode,
+        "gpu_source": node.gpus.source,
+        "gpu_index": gpu_index(node, gpus) if declared else {},
+        "address": host.http,
+        "network": {"interface": host.interface},
+        "commands": [command_json(command) for command in shard.commands],
+        "files": [{"path": file.path, "content": file.content} for file in shard.files],
+        "container": to_json(shard.container),
+        "health": to_json(shard.health),
+        "require_paths": required_paths(resolved.model, node.pool),
+        "needs": to_json(profile.needs, compact=True),
+        "start_timeout_s": profile.start_timeout_s,
+        "stop_grace_s": profile.stop_grace_s,
+        "drain_s": profile.drain_s,
+        "stop_signal": shard.stop_signal,
+    }
+
+
+def command_json(command: Command) -> dict[str, Any]:
+    """A command as spec.json has it."""
+    return {
+        "name": command.name,
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "wait_for": to_json(command.wait_for),
+        "gpu_env": list(command.gpu_env),
+        "env_files": dict(command.env_files),
+    }
+
+
+# --- What a profile's own variables name must exist on the node -------------------------------
+
+
+def _check_interfaces(request: LaunchRequest, answers: Mapping[str, NodeAnswer]) -> None:
+    """An interface named for all nodes fails on one of them, after minutes."""
+    for host in request.hosts:
+        have = {interface.name for interface in answers[host.node].network.interfaces}
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            value = request.profile.env.get(name, "")
+            if not have or not value or value[0] == "^" or "$(" in value:
+                continue
+            exact = name.startswith("GLOO") or value[0] == "="
+            for wanted in value.lstrip("=").split(","):
+                if not any(n == wanted or (not exact and n.startswith(wanted)) for n in have):
+                    raise ValueError(
+                        f"node {host.node}: env {name}={value}, but it has no interface {wanted} "
+                        f"(it has {', '.join(sorted(have))}); $(bootstrap.interface) is each "
+                        "node's own"
+                    )
+
+
+def _check_adapters_named(
+    request: LaunchRequest, shards: Sequence[Shard], desired: Desired
+) -> None:
+    """No command may name an adapter that the inventory knows of another fabric (safety rule 6)."""
+    for host, shard in zip(request.hosts, shards, strict=True):
+        own = {adapter.name for adapter in host.fabric.adapters} if host.fabric else set()
+        others = {
+            adapter.name: name
+            for name, fabric in desired.nodes[host.node].fabrics.items()
+            for adapter in fabric.adapters
+            if adapter.name not in own
+        }
+        for command in shard.commands:
+            value = command.env.get("NCCL_IB_HCA", "")
+            if not value or value[0] == "^":
+                continue
+            exact = value[0] == "="
+            for part in value.lstrip("=").split(","):
+                wanted = part.split(":", 1)[0]
+                for name, fabric in others.items():
+                    if name == wanted or (not exact and wanted and name.startswith(wanted)):
+                        raise ValueError(
+                            f"node {host.node}: NCCL_IB_HCA={value} takes {name} of fabric "
+                            f"{fabric}; name adapters exactly: `=mlx5_1:1`"
+                        )
