@@ -12,53 +12,31 @@ from typing import Any
 
 import engines
 from engines import capability, checks, vllm
-from engines.base import Command, EngineProfile, Host, LaunchRequest, Problem, Shard
+from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
+from reconciler.core.describe import Description, describe, shell
 from reconciler.core.hosts import DECLARED, check_fabric, gpu_index, host_of, required_paths
 from reconciler.core.model import Desired, Placement, ResolvedProfile
 from reconciler.core.observed import FORMAT, Labels, NodeAnswer
+from reconciler.core.request import (
+    allowed_gpus_mixed,
+    engine_profile,
+    launch_request,
+    port_names,
+)
 
-
-def engine_profile(resolved: ResolvedProfile) -> EngineProfile:
-    """What an engine looks at, out of a profile and its model."""
-    profile, model = resolved.profile, resolved.model
-    return EngineProfile(
-        name=profile.name,
-        engine=profile.engine,
-        executor=profile.executor,
-        parallel=profile.parallel,
-        gpus_per_node=profile.gpus_per_node,
-        nodes=profile.nodes,
-        args=profile.args,
-        env=profile.env,
-        secrets=profile.secrets,
-        runtime=profile.runtime,
-        leader=profile.leader,
-        worker=profile.worker,
-        sidecars=profile.sidecars,
-        files=profile.files,
-        command=profile.command,
-        ports=profile.ports,
-        serves=profile.serves,
-        health_path=profile.health.path,
-        health_port=profile.health.port,
-        served_names=model.served_names or (model.name,),
-        start_timeout_s=profile.start_timeout_s,
-        stop_grace_s=profile.stop_grace_s,
-        model_attention_heads=model.facts.attention_heads,
-        model_experts=model.facts.experts,
-    )
-
-
-def port_names(resolved: ResolvedProfile) -> tuple[str, ...]:
-    """Names of the ports of one launch's block, `http` first."""
-    return engines.get(resolved.profile.engine).port_names(engine_profile(resolved))
-
-
-def allowed_gpus_mixed(resolved: ResolvedProfile) -> bool:
-    """Whether GPUs of different types may serve one replica."""
-    return engines.get(resolved.profile.engine).mixes_gpus
+__all__ = [
+    "Description",
+    "allowed_gpus_mixed",
+    "build_specs",
+    "check_capability",
+    "check_profile",
+    "describe",
+    "engine_profile",
+    "port_names",
+    "shell",
+]
 
 
 def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[Problem]:
@@ -162,25 +140,6 @@ def build_specs(
     return tuple(
         ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard)}, labels)
         for host, shard in zip(hosts, shards, strict=True)
-    )
-
-
-def launch_request(
-    desired: Desired,
-    resolved: ResolvedProfile,
-    hosts: Sequence[Host],
-    ports: Mapping[str, int],
-    replica: str,
-    launch: str,
-) -> LaunchRequest:
-    """What the engine is asked."""
-    return LaunchRequest(
-        launch=launch,
-        replica=replica,
-        profile=engine_profile(resolved),
-        hosts=tuple(hosts),
-        ports=dict(ports),
-        labels={"reconcile.fleet": desired.fleet.id, "reconcile.replica": replica},
     )
 
 

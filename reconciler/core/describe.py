@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import engines
 from engines.base import Command, Health, RenderedFile, Shard
-from reconciler.core.build import launch_request, port_names
 from reconciler.core.changes import Seat
 from reconciler.core.hosts import check_fabric, gpu_index, host_of
 from reconciler.core.model import (
@@ -26,6 +25,7 @@ from reconciler.core.model import (
     Placement,
     ResolvedProfile,
 )
+from reconciler.core.request import launch_request, port_names
 
 STAND_IN = "192.0.2."
 """TEST-NET-1 (RFC 5737): an address that no machine has."""
