@@ -1,0 +1,11 @@
+"""Whole Debian machines on this one: systemd, sshd, cgroups, reboot and power loss for the tests.
+
+Loopback sshd nodes (`reconciler/nodes/loopback.py`) are the everyday ones. A lab node is for what
+they cannot show: transient units, another boot id, a cut power line, a full disk. docs/lab.md tells
+how to use it; nothing of the product imports it.
+"""
+
+from tools.labfleet.fleet import LabFleet, LabNode, LabOptions, NodeState
+from tools.labfleet.host import LabError, missing
+
+__all__ = ["LabError", "LabFleet", "LabNode", "LabOptions", "NodeState", "missing"]
