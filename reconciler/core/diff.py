@@ -1,0 +1,326 @@
+"""Desired against observed: exactly one verdict for each launch, and one for each replica.
+
+The order of work: put launches together (views), choose which replicas are wanted (wanted), pair
+renames (rename), choose each replica's profile (effective), then judge (verdicts). What cannot be
+seen is added at the end (unseen), and what holds for many at once (brakes). Nothing is decided
+here about what to do, and nothing depends on the order of files, nodes or answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reconciler.core import brakes, effective, rename, unseen, views, wanted
+from reconciler.core.backoff import backoff
+from reconciler.core.catalog import Catalog
+from reconciler.core.endings import Ending, ending
+from reconciler.core.model import Desired, Placement
+from reconciler.core.observed import Observed
+from reconciler.core.verdict import (
+    Backoff,
+    Diff,
+    Effective,
+    JudgedLaunch,
+    JudgedReplica,
+    Verdict,
+)
+from reconciler.core.verdicts import Case, is_live, judge, serves_wanted
+from reconciler.core.views import Sighting, Sightings
+from reconciler.core.wanted import Group, Want
+
+NO_BACKOFF = Backoff()
+
+
+def diff(desired: Desired, observed: Observed) -> Diff:
+    """All verdicts of one pass. Linear in shards; equal situations give equal answers."""
+    catalog = Catalog(desired)
+    sightings = views.gather(desired, observed, catalog)
+    groups = wanted.group(sightings.launches)
+    chosen, renamed = _choose(catalog, groups)
+    pass_ = _Pass(catalog, sightings, groups, chosen, renamed, _retries(desired, observed))
+    replicas = sorted(
+        [*pass_.wanted_replicas(), *pass_.unwanted_replicas()],
+        key=lambda r: (r.placement, r.ordinal, r.replica),
+    )
+    everything = [pair for g in groups.values() for pair in g.launches]
+    return Diff(
+        replicas=tuple(replicas),
+        strays=tuple(
+            judge(Case(s, ending(s), catalog, desired.fleet.unhealthy_after_s))
+            for s in sightings.launches
+            if s.ordinal < 0
+        ),
+        strangers=sightings.strangers,
+        brakes=brakes.brakes(replicas, desired),
+        quarantines=brakes.quarantines(everything, replicas, desired, observed, pass_.retries),
+    )
+
+
+def _retries(desired: Desired, observed: Observed) -> dict[str, int]:
+    """Replica → seq up to which failures are forgiven: the highest that any node's lease says."""
+    retries: dict[str, int] = {}
+    for look in observed.nodes.values():
+        lease = look.answer.lease if look.answer else None
+        if lease is not None and lease.fleet == desired.fleet.id:
+            for replica, seq in lease.retries.items():
+                retries[replica] = max(seq, retries.get(replica, 0))
+    return retries
+
+
+def _choose(
+    catalog: Catalog, groups: Mapping[str, Group]
+) -> tuple[dict[str, tuple[Want, ...]], dict[str, Group]]:
+    """Placement → wanted replicas; and wanted replica → the one that it is renamed from."""
+    by_placement = wanted.in_placement(groups)
+    chosen = {
+        name: wanted.wants(placement, by_placement.get(name, ()), catalog)
+        for name, placement in sorted(catalog.desired.placements.items())
+    }
+    names = {w.replica for own in chosen.values() for w in own}
+    unwanted = [g for g in groups.values() if g.replica not in names]
+    if not unwanted:
+        return chosen, {}
+    empty = [
+        _empty(catalog, name, want)
+        for name, own in chosen.items()
+        for want in own
+        if _has_no_launch(groups.get(want.replica))
+    ]
+    return chosen, rename.pair(unwanted, empty, catalog)
+
+
+def _empty(catalog: Catalog, placement: str, want: Want) -> rename.Empty:
+    resolved, fingerprint = catalog.today(placement)
+    pool = catalog.desired.placements[placement].pool
+    return rename.Empty(want, placement, fingerprint, resolved.model.name, pool)
+
+
+def _has_no_launch(group: Group | None) -> bool:
+    """None but such as were stopped on request."""
+    return group is None or all(
+        (end is not None and end.on_request) or (s.damage and s.ended) for s, end in group.launches
+    )
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What all replicas of one pass are judged by."""
+
+    catalog: Catalog
+    sightings: Sightings
+    groups: Mapping[str, Group]
+    chosen: Mapping[str, tuple[Want, ...]]
+    renamed: Mapping[str, Group]
+    retries: Mapping[str, int]
+
+    def wanted_replicas(self) -> Iterable[JudgedReplica]:
+        ready_anywhere = frozenset(
+            s.view.fingerprint for s in self.sightings.launches if s.view.ever_ready
+        )
+        perhaps = unseen.Unseen(self.catalog, self.sightings)
+        others = self._unwanted_by_placement()
+        for name, own in self.chosen.items():
+            placement = self.catalog.desired.placements[name]
+            launches = {w.replica: self._launches(w.replica) for w in own}
+            profile, fingerprint = self.catalog.today(name)
+            facts = effective.Facts(
+                placement,
+                profile,
+                fingerprint,
+                ready_anywhere,
+                self.retries,
+                len(wanted.fitting(placement, self.catalog)),
+            )
+            profiles = effective.choose(facts, launches, others.get(name, ()))
+            for want in own:
+                yield self._wanted(
+                    placement, want, launches[want.replica], profiles[want.replica], perhaps
+                )
+
+    def unwanted_replicas(self) -> Iterable[JudgedReplica]:
+        for own in self._unwanted():
+            judged = tuple(self._judge(None, s, end) for s, end in own.launches)
+            if all(s.ended for s, _ in own.launches):
+                continue  # History: it holds nothing, and nobody asks for it.
+            shown = _last(judged)
+            profile = shown.view.profile
+            node = self.catalog.desired.nodes.get(own.leader)
+            yield JudgedReplica(
+                replica=own.replica,
+                placement=own.placement,
+                ordinal=own.ordinal,
+                wanted=False,
+                verdict=shown.verdict,
+                reason=shown.reason,
+                launches=judged,
+                ready=any(j.view.ready for j in judged),
+                model=profile.model.name if profile else "",
+                pool=node.pool if node else "",
+            )
+
+    # --- inside ---
+
+    def _launches(self, replica: str) -> tuple[tuple[Sighting, Ending | None], ...]:
+        """Newest first; those of the replica that it is renamed from before its own history."""
+        own = self.groups[replica].launches if replica in self.groups else ()
+        old = self.renamed.get(replica)
+        if old is None:
+            return own
+        return tuple(
+            sorted([*old.launches, *own], key=lambda p: (-p[0].view.seq, p[1] is not None))
+        )
+
+    def _unwanted(self) -> list[Group]:
+        taken = {w.replica for own in self.chosen.values() for w in own}
+        taken |= {g.replica for g in self.renamed.values()}
+        return [g for g in self.groups.values() if g.replica not in taken]
+
+    def _unwanted_by_placement(self) -> dict[str, list[effective.Launches]]:
+        found: dict[str, list[effective.Launches]] = {}
+        for g in self._unwanted():
+            found.setdefault(g.placement, []).append(g.launches)
+        return found
+
+    def _judge(
+        self,
+        placement: Placement | None,
+        sighting: Sighting,
+        end: Ending | None,
+        profile: Effective | None = None,
+        current: str = "",
+        current_ready: bool = False,
+        kept: str = "",
+    ) -> JudgedLaunch:
+        after = self.catalog.desired.fleet.unhealthy_after_s
+        return judge(
+            Case(
+                sighting,
+                end,
+                self.catalog,
+                after,
+                placement,
+                profile,
+                current,
+                current_ready,
+                kept,
+            )
+        )
+
+    def _wanted(
+        self,
+        placement: Placement,
+        want: Want,
+        launches: effective.Launches,
+        profile: Effective,
+        perhaps: unseen.Unseen,
+    ) -> JudgedReplica:
+        current, current_ready, kept = self._best(placement, launches, profile)
+        judged = tuple(
+            self._judge(placement, s, end, profile, current, current_ready, kept)
+            for s, end in launches
+        )
+        blocked = "" if _in_sight(launches) else perhaps.perhaps(placement, want)
+        verdict, reason = _replica_verdict(placement, judged, current, kept, blocked)
+        old = self.renamed.get(want.replica)
+        return JudgedReplica(
+            replica=want.replica,
+            placement=placement.name,
+            ordinal=want.ordinal,
+            wanted=True,
+            verdict=verdict,
+            reason=reason,
+            launches=judged,
+            current=current,
+            kept=kept,
+            ready=any(j.view.ready for j in judged),
+            model=self.catalog.today(placement.name)[0].model.name,
+            pool=placement.pool,
+            effective=profile,
+            backoff=self._backoff(want.replica, launches, profile),
+            renamed_from=old.replica if old else "",
+            pinned_node=want.node,
+            blocked=blocked,
+        )
+
+    def _best(
+        self, placement: Placement, launches: effective.Launches, profile: Effective
+    ) -> tuple[str, bool, str]:
+        """The current launch, whether it is ready, and the kept one."""
+        after = self.catalog.desired.fleet.unhealthy_after_s
+        live = [(s, end) for s, end in launches if is_live(s, end)]
+        current = next(
+            (
+                s.view
+                for s, end in live
+                if serves_wanted(Case(s, end, self.catalog, after, placement, profile))
+            ),
+            None,
+        )
+        if current is not None and current.ready:
+            return current.launch, True, ""
+        rest = [s.view for s, _ in live if s.view.alive and s.view is not current]
+        kept = next((v for v in rest if v.ready), None)
+        kept = kept or next((v for v in rest if v.ever_ready), None)
+        return current.launch if current else "", False, kept.launch if kept else ""
+
+    def _backoff(self, replica: str, launches: effective.Launches, profile: Effective) -> Backoff:
+        if not any(end is not None for _, end in launches):
+            return NO_BACKOFF
+        return backoff(launches, profile.fingerprint, self.retries.get(replica, 0))
+
+
+def _in_sight(launches: Iterable[tuple[Sighting, Ending | None]]) -> bool:
+    """Whether the replica is known to be somewhere: then it is nowhere else."""
+    return any(
+        s.silence or (s.view.alive and end is None and not s.view.stop_asked) for s, end in launches
+    )
+
+
+def _replica_verdict(
+    placement: Placement,
+    judged: Sequence[JudgedLaunch],
+    current: str,
+    kept: str,
+    blocked: str,
+) -> tuple[Verdict, str]:
+    """The verdict of the current launch, else of the kept one, else of the last."""
+    shown = next((j for j in judged if j.view.launch == current), None)
+    shown = shown or next((j for j in judged if j.view.launch == kept), None)
+    if shown is not None:
+        return shown.verdict, shown.reason
+    running = [j for j in judged if j.verdict is not Verdict.EXITED and _counts(j)]
+    if placement.suspend and not any(j.verdict in _HELD for j in running):
+        return Verdict.SUSPENDED, f"placement {placement.name} is suspended"
+    if blocked:
+        return Verdict.UNREACHABLE, blocked
+    ended = [j for j in judged if j.verdict is Verdict.EXITED]
+    if running:
+        last = _last(running)
+        return last.verdict, last.reason
+    by_itself = next((j for j in ended if not _on_request(j)), None)
+    if by_itself is not None and by_itself is ended[0]:
+        return by_itself.verdict, by_itself.reason
+    return Verdict.MISSING, "nothing of it runs"
+
+
+_HELD = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+
+
+def _counts(judged: JudgedLaunch) -> bool:
+    """A damaged leftover of which nothing runs neither holds nor counts."""
+    return judged.verdict is not Verdict.UNKNOWN or judged.view.alive
+
+
+def _on_request(judged: JudgedLaunch) -> bool:
+    return judged.reason == "stopped on request"
+
+
+def _last(judged: Sequence[JudgedLaunch]) -> JudgedLaunch:
+    """The newest, but what may be running out of sight or reach speaks first."""
+    order = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+    for verdict in order:
+        for j in judged:
+            if j.verdict is verdict and _counts(j):
+                return j
+    return next((j for j in judged if j.view.alive), judged[0])

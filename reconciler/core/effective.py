@@ -1,0 +1,211 @@
+"""Which profile each replica of a placement is to run: today's, or the last that was ready there.
+
+A profile that was never ready anywhere and keeps failing is *rejected*; one that is new to a
+placement with something to lose goes to one replica first, the *canary*. Both follow from the
+nodes' records alone, so a restarted reconciler comes to the same answer, and so does the next pass
+whatever it has started meanwhile: no replica is ever taken back from a profile that it has served
+with, so a placement cannot swing between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reconciler.core.endings import Ending, Fault
+from reconciler.core.model import Placement, ResolvedProfile
+from reconciler.core.verdict import Effective
+from reconciler.core.views import Sighting
+
+FAILURES_TO_REJECT = 3
+
+Launches = Sequence[tuple[Sighting, Ending | None]]
+"""Of one replica, newest first."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice for one placement depends on."""
+
+    placement: Placement
+    profile: ResolvedProfile
+    fingerprint: str
+    """Today's."""
+    ready_anywhere: frozenset[str]
+    """Fingerprints that were ever ready in this fleet."""
+    retries: Mapping[str, int]
+    """Replica → seq up to which failures are forgiven."""
+    fitting_nodes: int
+    """Nodes that today's profile could be started on, by the documents."""
+
+
+def choose(
+    facts: Facts, wanted: Mapping[str, Launches], others: Iterable[Launches] = ()
+) -> Mapping[str, Effective]:
+    """Replica → its effective profile. `others` are unwanted replicas of the placement.
+
+    `wanted` is in order of ordinal, which decides between equals.
+    """
+    everything = [pair for launches in wanted.values() for pair in launches]
+    everything += [pair for launches in others for pair in launches]
+    today = Effective(facts.profile, facts.fingerprint)
+    tried = [s for s, _ in everything if s.view.fingerprint == facts.fingerprint]
+    proven = {s.view.replica for s in tried if s.view.ever_ready}
+    if proven and (len(proven) > 1 or _ready_long_enough(facts, tried)):
+        return dict.fromkeys(wanted, today)
+    last = _last_ready(facts, everything)
+    why = "" if proven else rejection(facts, everything)
+    if why:
+        return {r: _fallback(launches, last, facts, why) for r, launches in wanted.items()}
+    if last is None:
+        return dict.fromkeys(wanted, today)
+    canary = _canary(facts, wanted)
+    return {
+        replica: _with_canary(facts, replica, launches, canary, last)
+        for replica, launches in wanted.items()
+    }
+
+
+def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) -> str:
+    """Why today's profile is rejected in this placement; empty: it is not."""
+    if facts.fingerprint in facts.ready_anywhere:
+        return ""
+    failed = [
+        (s, end)
+        for s, end in launches
+        if end is not None
+        and end.failed
+        and s.view.fingerprint == facts.fingerprint
+        and s.view.seq > facts.retries.get(s.view.replica, 0)
+    ]
+    failed.sort(key=lambda pair: (pair[1].fault is not Fault.COMMAND, pair[0].view.launch))
+    if failed and failed[0][1].fault is Fault.COMMAND:
+        return f"{failed[0][0].view.launch} {failed[0][1].reason}"
+    nodes = {p.node for s, _ in failed for p in s.view.places}
+    needed = min(facts.fitting_nodes, facts.profile.profile.nodes + 1)
+    if len(failed) < FAILURES_TO_REJECT or len(nodes) < needed:
+        return ""
+    return f"{len(failed)} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
+
+
+def _ready_long_enough(facts: Facts, tried: Iterable[Sighting]) -> bool:
+    limit = facts.placement.rollout.ready_for_s
+    if not limit:
+        return True
+    return any(
+        s.view.ready
+        and min((h.health.ready_for_s for h in s.view.shards.values() if h.serves), default=0.0)
+        >= limit
+        for s in tried
+    )
+
+
+def _last_ready(
+    facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]
+) -> Sighting | None:
+    """The launch whose profile was last ready here, other than today's.
+
+    Ready now counts before ready once; then what most replicas have, then the most recent.
+    """
+    known = [
+        (s, end)
+        for s, end in launches
+        if s.view.ever_ready
+        and s.view.profile is not None
+        and not s.damage
+        and s.view.fingerprint != facts.fingerprint
+    ]
+    if not known:
+        return None
+    ready: dict[str, int] = {}
+    for s, _ in known:
+        ready[s.view.fingerprint] = ready.get(s.view.fingerprint, 0) + s.view.ready
+    best = min(
+        known,
+        key=lambda pair: (
+            -ready[pair[0].view.fingerprint],
+            pair[1].age_s if pair[1] else 0.0,
+            pair[0].view.fingerprint,
+            pair[0].view.launch,
+        ),
+    )
+    return best[0]
+
+
+def _own_ready(facts: Facts, launches: Launches) -> Sighting | None:
+    """What this replica runs, or ran last, with success: it keeps that."""
+    for alive in (True, False):
+        for s, end in launches:
+            known = s.view.profile is not None and not s.damage
+            if s.view.ever_ready and known and (not alive or (s.view.alive and end is None)):
+                return s
+    return None
+
+
+def _kept(launches: Launches, last: Sighting, facts: Facts) -> Sighting:
+    own = _own_ready(facts, launches)
+    return own if own is not None else last
+
+
+def _fallback(launches: Launches, last: Sighting | None, facts: Facts, why: str) -> Effective:
+    if last is None:
+        return Effective(
+            None,
+            facts.fingerprint,
+            rejected=True,
+            reason=f"profile {facts.placement.profile} is rejected ({why}),"
+            " and no other was ever ready here; edit it, or `reconcile retry`",
+        )
+    kept = _kept(launches, last, facts)
+    return Effective(
+        kept.view.profile,
+        kept.view.fingerprint,
+        rejected=True,
+        reason=f"profile {facts.placement.profile} is rejected ({why});"
+        " the last that was ready stays until it is edited",
+    )
+
+
+def _with_canary(
+    facts: Facts, replica: str, launches: Launches, canary: str, last: Sighting
+) -> Effective:
+    served = any(s.view.ever_ready and s.view.fingerprint == facts.fingerprint for s, _ in launches)
+    if replica == canary or served:
+        return Effective(
+            facts.profile,
+            facts.fingerprint,
+            canary=True,
+            reason=f"the first replica to try profile {facts.placement.profile}",
+        )
+    kept = _kept(launches, last, facts)
+    return Effective(
+        kept.view.profile,
+        kept.view.fingerprint,
+        waiting=True,
+        reason=f"waits until {canary} has been ready with today's profile"
+        + (f" for {facts.placement.rollout.ready_for_s} s" if _delay(facts) else ""),
+    )
+
+
+def _delay(facts: Facts) -> int:
+    return facts.placement.rollout.ready_for_s
+
+
+def _canary(facts: Facts, wanted: Mapping[str, Launches]) -> str:
+    """The replica that has come furthest with today's profile, else the one with least to lose."""
+    ranked = ((_canary_rank(facts, launches), replica) for replica, launches in wanted.items())
+    order = {replica: i for i, replica in enumerate(wanted)}
+    return min(ranked, key=lambda pair: (pair[0], order[pair[1]]), default=(0, ""))[1]
+
+
+def _canary_rank(facts: Facts, launches: Launches) -> int:
+    own = [(s, end) for s, end in launches if s.view.fingerprint == facts.fingerprint]
+    if any(s.view.ever_ready for s, _ in own):
+        return 0
+    if any(end is None for _, end in own):
+        return 1
+    if any(end is not None and not end.on_request for _, end in own):
+        return 2
+    if any(s.silence or (s.damage and s.view.alive) for s, _ in launches):
+        return 5
+    return 4 if any(s.view.ready for s, _ in launches) else 3

@@ -1,0 +1,354 @@
+"""Puts each launch together from what all its nodes said, and says what of it cannot be seen.
+
+A record names every rank's place, so one rank in sight tells of the others. A rank is *dead* only
+on evidence: its node answers whole and shows no such launch or an ended one, or a person called
+the node lost. A rank on a node that does not answer is silent, which is something else.
+
+Nothing in here knows what is wanted beyond the names of nodes, and nothing judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from reconciler.core.catalog import Catalog, parse_replica
+from reconciler.core.fingerprint import method_known
+from reconciler.core.model import Desired, NodeState
+from reconciler.core.observed import FORMAT, ExitKind, NodeAnswer, Observed, Place, Record, Shard
+from reconciler.core.verdict import LaunchView
+
+MAJOR = int(FORMAT.partition(".")[0])
+
+
+class Death(StrEnum):
+    """How it is known that a rank does not run."""
+
+    ENDED = "ended"
+    STOPPED = "stopped on request"
+    REBOOT = "reboot"
+    ABSENT = "absent"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class DeadRank:
+    """A rank that does not run, and how that is known."""
+
+    rank: int
+    node: str
+    how: Death
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A launch with what only diff needs to know of it."""
+
+    view: LaunchView
+    ordinal: int = -1
+    """-1: no replica can be named for it."""
+    silence: str = ""
+    """Why it cannot be seen whole; empty: it can."""
+    damage: str = ""
+    """Why its record cannot be relied on; empty: it can."""
+    dead: tuple[DeadRank, ...] = ()
+    leader: str = ""
+    """Node of rank 0, where known."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it runs, and all of it is seen."""
+        return not self.view.alive and not self.silence
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """All launches of this fleet, by name, and whom else the nodes showed."""
+
+    launches: tuple[Sighting, ...] = ()
+    strangers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Node → why what it runs is not seen. `lost` ones are not silent: a person spoke for them."""
+    blind: frozenset[str] = frozenset()
+    """Silent ones of which not even a last look is at hand."""
+
+
+def gather(desired: Desired, observed: Observed, catalog: Catalog) -> Sightings:
+    """Every launch of this fleet that any node shows or showed. Linear in shards."""
+    nodes = _Nodes(desired, observed)
+    found: dict[str, list[tuple[str, Shard]]] = {}
+    remembered: dict[str, list[tuple[str, Shard]]] = {}
+    strangers: dict[str, list[str]] = {}
+    fleet = desired.fleet.id
+    for name, answer in nodes.shown.items():
+        into = remembered if name in nodes.silent else found
+        for shard in answer.shards:
+            record = shard.record
+            if record is None or record.fleet == fleet:
+                into.setdefault(shard.launch, []).append((name, shard))
+            elif into is found:
+                strangers.setdefault(name, []).append(shard.launch)
+    launches = tuple(
+        _assemble(launch, found.get(launch, []), remembered.get(launch, []), nodes, catalog)
+        for launch in sorted({**found, **remembered})
+    )
+    return Sightings(
+        launches,
+        {node: tuple(sorted(names)) for node, names in sorted(strangers.items())},
+        dict(sorted(nodes.silent.items())),
+        frozenset(n for n in nodes.silent if n not in nodes.shown),
+    )
+
+
+class _Nodes:
+    """Who answered, who is silent and why, and which node a place is on today."""
+
+    def __init__(self, desired: Desired, observed: Observed) -> None:
+        self.silent: dict[str, str] = {}
+        self.shown: dict[str, NodeAnswer] = {}
+        self.lost: set[str] = set()
+        self._departed = desired.departed
+        self._documents = desired.nodes
+        for name in sorted({**desired.nodes, **observed.nodes}):
+            node, look = desired.nodes.get(name), observed.nodes.get(name)
+            if look is not None and look.answer is not None:
+                self.shown[name] = look.answer
+                if look.answer.shards_error:
+                    self.silent[name] = f"{name} cannot list its launches: " + (
+                        look.answer.shards_error
+                    )
+            elif node is None:
+                continue
+            elif node.state is NodeState.LOST:
+                self.lost.add(name)
+            else:
+                error = look.error.value if look and look.error else "NodeUnreachable"
+                detail = f": {look.detail}" if look and look.detail else ""
+                self.silent[name] = f"{name} gives no answer ({error}{detail})"
+                if look is not None and look.last is not None:
+                    self.shown[name] = look.last
+        self._machines = self._tell_apart()
+
+    def _tell_apart(self) -> dict[str, str]:
+        """Machine id → the one document that reaches it; two that do are both held."""
+        reached: dict[str, list[str]] = {}
+        for name, answer in self.shown.items():
+            if name not in self.silent and answer.machine_id and name not in self.lost:
+                reached.setdefault(answer.machine_id, []).append(name)
+        machines = {}
+        for machine, names in reached.items():
+            current = [n for n in names if n in self._documents and n not in self._departed]
+            if len(current) > 1:
+                for name in current:
+                    self.silent[name] = f"{' and '.join(current)} are one machine ({machine})"
+                continue
+            machines[machine] = (current or names)[0]
+            for renamed in names:
+                if renamed != machines[machine]:
+                    # The same machine under its new name: what it shows is counted once.
+                    del self.shown[renamed]
+        return machines
+
+    def today(self, place: Place) -> Place:
+        """The place under its node's name of today, where a Node document was renamed."""
+        gone = place.node not in self._documents or place.node in self._departed
+        name = self._machines.get(place.machine_id) if gone else None
+        return replace(place, node=name) if name and name != place.node else place
+
+    def silence(self, place: Place) -> str:
+        """Why the rank at `place` is not seen; empty: it is, or it is known to be dead."""
+        why = self.silent.get(place.node)
+        if why is not None:
+            return why
+        answer = self.shown.get(place.node)
+        if answer is not None and place.machine_id and answer.machine_id != place.machine_id:
+            return (
+                f"{place.node} is another machine now"
+                f" ({answer.machine_id or 'no id'}, was {place.machine_id})"
+            )
+        return ""
+
+    def boot_id(self, node: str) -> str:
+        return self.shown[node].boot_id
+
+    def knows(self, node: str) -> bool:
+        return node in self.shown
+
+
+Shown = list[tuple[str, Shard]]
+
+
+def _assemble(
+    launch: str, found: Shown, remembered: Shown, nodes: _Nodes, catalog: Catalog
+) -> Sighting:
+    told = _first_record(found) or _first_record(remembered)
+    if told is not None and told.places:
+        places = tuple(nodes.today(p) for p in told.places)
+    else:
+        places = ()
+    found, damage = _own_shards(found, places)
+    shards, seen_at = _by_rank(found, places)
+    silence = {p.node: why for p in places if (why := nodes.silence(p))}
+    for node, shard in remembered:
+        if node not in silence and not places:
+            silence[node] = nodes.silent[node]
+        elif node in silence and not shard.alive and shard.exit is not None:
+            # What has ended never starts again, so the last look at it still holds.
+            del silence[node]
+    over = {node for node, shard in remembered if node not in silence}
+    dead = _dead_ranks(places, shards, silence, over, remembered, nodes)
+    alive = any(s.alive for s in shards.values())
+    stop_asked = any(s.stop_asked for s in shards.values())
+    serving = [s for s in shards.values() if s.serves]
+    judged = serving or list(shards.values()) or [s for _, s in remembered]
+    replica, placement, ordinal = _belongs(launch, told, shards, remembered)
+    if told is None or not told.places:
+        damage = damage or _damage_of(launch, found or remembered)
+    else:
+        damage = damage or next((d for _, s in found if (d := _damage(s.record, s))), "")
+    fingerprint = told.fingerprint if told else ""
+    view = LaunchView(
+        launch=launch,
+        replica=replica,
+        placement=placement,
+        seq=told.seq if told else 0,
+        places=places,
+        shards=shards,
+        silent_nodes=tuple(sorted(silence)),
+        fingerprint=fingerprint,
+        restart=told.restart if told else "",
+        profile=catalog.recorded(placement, fingerprint, told.profile) if told else None,
+        alive=alive,
+        ready=bool(places)
+        and not silence
+        and not dead
+        and not stop_asked
+        and all(_rank_ready(shards.get(p.rank)) for p in places),
+        ever_ready=bool(judged) and all(s.ever_ready for s in judged),
+        stop_asked=stop_asked,
+        seen_nodes=tuple(sorted(seen_at)),
+    )
+    return Sighting(
+        view,
+        ordinal,
+        "; ".join(silence[n] for n in sorted(silence)),
+        damage,
+        dead,
+        next((p.node for p in places if p.rank == 0), next(iter(sorted(seen_at)), "")),
+    )
+
+
+def _first_record(shown: Shown) -> Record | None:
+    """The record of the lowest rank; all ranks of a launch have the same places."""
+    records = [s.record for _, s in shown if s.record is not None]
+    if len(records) < 2:
+        return records[0] if records else None
+    return min(records, key=lambda r: (r.rank, r.fingerprint == "", r.seq))
+
+
+def _own_shards(found: Shown, places: tuple[Place, ...]) -> tuple[Shown, str]:
+    """Without folders that were copied to another machine: they prove nothing unless alive."""
+    if not places:
+        return found, ""
+    at = {p.node for p in places}
+    own = [(node, s) for node, s in found if node in at]
+    astray = [(node, s) for node, s in found if node not in at and s.alive]
+    if not astray:
+        return own, ""
+    return own + astray, f"its record names other nodes than {astray[0][0]}, where it runs"
+
+
+def _by_rank(found: Shown, places: tuple[Place, ...]) -> tuple[dict[int, Shard], set[str]]:
+    rank_at = {p.node: p.rank for p in places}
+    shards: dict[int, Shard] = {}
+    for node, shard in found:
+        rank = rank_at.get(node)
+        if rank is None:
+            # Beyond all ranks that have a place: it must not speak for another node's rank.
+            rank = shard.record.rank if shard.record else shard.rank
+            rank = max([rank, *(r + 1 for r in rank_at.values())])
+        while rank in shards:
+            rank += 1
+        shards[rank] = shard
+    return shards, {node for node, _ in found}
+
+
+def _dead_ranks(
+    places: tuple[Place, ...],
+    shards: Mapping[int, Shard],
+    silence: Mapping[str, str],
+    over: set[str],
+    remembered: Shown,
+    nodes: _Nodes,
+) -> tuple[DeadRank, ...]:
+    dead = []
+    last = dict(remembered)
+    for place in places:
+        shard = shards.get(place.rank)
+        if place.node in silence:
+            continue
+        if shard is None and place.node in over:
+            shard = last[place.node]
+        if shard is None:
+            how = Death.ABSENT if nodes.knows(place.node) else Death.LOST
+            dead.append(DeadRank(place.rank, place.node, how))
+        elif how_ended := _ended(shard, nodes.boot_id(place.node)):
+            dead.append(DeadRank(place.rank, place.node, how_ended, shard))
+    return tuple(dead)
+
+
+def _ended(shard: Shard, boot_id: str) -> Death | None:
+    boot = shard.boot_id or (shard.record.boot_id if shard.record else "")
+    kind = shard.exit.kind if shard.exit else None
+    if kind is ExitKind.STOPPED:
+        return None if shard.alive else Death.STOPPED
+    if kind is ExitKind.REBOOT:
+        return Death.REBOOT
+    if kind is None and boot and boot_id and boot != boot_id:
+        return Death.REBOOT
+    # A supervisor that has recorded an exit may still be sweeping what the engine left behind.
+    return Death.ENDED if kind is not None or not shard.alive else None
+
+
+def _rank_ready(shard: Shard | None) -> bool:
+    if shard is None or not shard.alive or shard.exit is not None:
+        return False
+    return not shard.serves or (shard.fresh and shard.health.ok)
+
+
+def _belongs(
+    launch: str, told: Record | None, shards: Mapping[int, Shard], remembered: Shown
+) -> tuple[str, str, int]:
+    """Replica, placement and ordinal: the leader's labels, then the record, then the name."""
+    labels = next((shards[r].labels for r in sorted(shards) if shards[r].labels), None)
+    labels = labels or next((s.labels for _, s in remembered if s.labels), None)
+    if labels is not None and labels.replica and labels.placement:
+        return labels.replica, labels.placement, labels.ordinal
+    name = (labels.replica if labels else "") or (told.replica if told else "")
+    name = name or launch.rpartition("-")[0]
+    parsed = parse_replica(name)
+    return (name, *parsed) if parsed else ("", "", -1)
+
+
+def _damage_of(launch: str, shown: Shown) -> str:
+    return next((d for _, s in shown if (d := _damage(s.record, s))), "its record names no place")
+
+
+def _damage(record: Record | None, shard: Shard) -> str:
+    if record is None:
+        why = shard.record_error or "absent"
+        return "its record is absent" if why == "absent" else f"its record is damaged: {why}"
+    if record.format != FORMAT and not _readable(record.format):
+        return f"its record has format {record.format or 'none'}, this build reads {MAJOR}.x"
+    if method_known(record.fingerprint):
+        return ""
+    if not record.fingerprint:
+        return "its record has no fingerprint"
+    return f"its fingerprint is of another method ({record.fingerprint.partition(':')[0][:16]})"
+
+
+def _readable(form: str) -> bool:
+    major = form.partition(".")[0]
+    return major.isascii() and major.isdecimal() and int(major) <= MAJOR
