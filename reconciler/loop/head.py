@@ -1,0 +1,103 @@
+"""Reading head: fetch, resolve, load, with every failure as a value that names who and where.
+
+A bad commit must be told loudly and must not end a pass, because repairs go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from reconciler.core.model import Desired, Revision
+from reconciler.errors import GitError, InvalidFleet
+from reconciler.loop.seams import SourceLike
+from reconciler.report.passreport import Finding, HeadError
+
+MAX_WALK = 1_000
+"""Commits looked at for one whose inventory validates: a fleet broken for longer needs a person."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What git has: a whole desired state, or why not."""
+
+    revision: Revision | None = None
+    desired: Desired | None = None
+    error: HeadError | None = None
+
+
+def read_head(source: SourceLike, ref: str | None, *, worktree: bool = False) -> Head:
+    """Fetch, resolve and load; every failure is a value that names commit, author and line.
+
+    A failed fetch is told, and what was fetched before is worked on.
+    """
+    fetch_error = None
+    revision = None
+    try:
+        source.fetch()
+    except GitError as error:
+        fetch_error = HeadError(git_reason(error), str(error))
+    try:
+        if worktree:
+            desired = source.load_worktree()
+            return Head(desired.revision, desired, fetch_error)
+        revision = source.resolve(ref)
+        return Head(revision, source.load(revision), fetch_error)
+    except InvalidFleet as error:
+        return Head(revision, None, invalid_head(source, revision, error))
+    except GitError as error:
+        return Head(revision, None, fetch_error or HeadError(git_reason(error), str(error)))
+
+
+def git_reason(error: GitError) -> str:
+    """The closed list's word for a git failure."""
+    return "AuthenticationFailed" if "authenticat" in str(error).lower() else "FetchFailed"
+
+
+def invalid_head(source: SourceLike, revision: Revision | None, error: InvalidFleet) -> HeadError:
+    """An invalid revision with, for each finding, the commit and author of the line."""
+    findings = tuple(_told(source, revision, f) for f in error.findings)
+    errors = [f for f in findings if f.reason]
+    author = next((f.author for f in errors if f.author), "")
+    return HeadError(
+        reason=errors[0].reason if errors else "SchemaFailed",
+        message=error.reason,
+        revision=str(revision) if revision else "the working tree",
+        author=author,
+        findings=findings,
+    )
+
+
+def _told(source: SourceLike, revision: Revision | None, finding: object) -> Finding:
+    """A finding of `reconciler/fleet/findings.py`, with who wrote the line."""
+    file, line = getattr(finding, "file", ""), getattr(finding, "line", 0)
+    by = None
+    if revision is not None and file and line:
+        try:
+            by = source.blame(revision, file, line)
+        except GitError:
+            by = None
+    path = getattr(finding, "path", "")
+    subject = getattr(finding, "subject", "")
+    return Finding(
+        file=file,
+        line=line,
+        subject=f"{subject}: {path}" if path else subject,
+        message=getattr(finding, "message", str(finding)),
+        hint=getattr(finding, "hint", ""),
+        reason=str(getattr(finding, "reason", "")),
+        commit=by[0] if by else "",
+        author=by[1] if by else "",
+    )
+
+
+def inventory(source: SourceLike, revision: Revision | None) -> Desired | None:
+    """The newest revision whose Fleet and Node documents validate: used to look, never to act."""
+    if revision is None:
+        return None
+    for older in islice(source.ancestors(revision.commit), MAX_WALK):
+        try:
+            return source.load_inventory(older)
+        except InvalidFleet:
+            continue
+    return None

@@ -1,0 +1,133 @@
+"""Taking, keeping and updating the leases: who may act, and what must outlive the reconciler.
+
+The nodes enforce; this asks. All leases are taken in the order of the nodes' names, and asking
+stops being worth anything at the first that another owner holds: two reconcilers that start at
+once must not end with half the fleet each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reconciler.core.changes import Reason
+from reconciler.core.model import Desired
+from reconciler.core.observed import ApprovedChange, Lease, Observed
+from reconciler.loop.seams import LeaseAnswer, PoolLike
+
+
+@dataclass(frozen=True)
+class Held:
+    """What came of asking for the leases."""
+
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Node → epoch, for every node that this process may act on."""
+    other: str = ""
+    """Another owner that holds one of them; empty: none."""
+    fresh: bool = False
+    """They were asked for just now: what was seen before may have changed meanwhile."""
+
+
+def answering(observed: Observed) -> list[str]:
+    """Nodes that answered, in the order in which leases are taken."""
+    return sorted(name for name, look in observed.nodes.items() if look.answer)
+
+
+def already_held(observed: Observed, owner: str, fleet: str, least_s: float) -> Held | None:
+    """The leases as this owner holds them already, each for `least_s` more; None: ask."""
+    epochs = {}
+    for name in answering(observed):
+        answer = observed.nodes[name].answer
+        lease = answer.lease if answer else None
+        if lease is None or lease.fleet != fleet or lease.owner != owner:
+            return None
+        if lease.remaining_s < least_s:
+            return None
+        epochs[name] = lease.epoch
+    return Held(epochs)
+
+
+def acquire(pool: PoolLike, desired: Desired, nodes: Iterable[str]) -> Held:
+    """Ask for the leases of all nodes that answer."""
+    asked = pool.lease(
+        desired,
+        sorted(nodes),
+        "acquire",
+        root_commit=desired.revision.root_commit,
+    )
+    return Held(
+        epochs={name: answer.lease.epoch for name, answer in asked.items() if answer.lease},
+        other=_other(asked),
+        fresh=True,
+    )
+
+
+def _other(answers: Mapping[str, LeaseAnswer]) -> str:
+    for _, answer in sorted(answers.items()):
+        if answer.reason is Reason.LEASE_HELD:
+            return answer.message or "another reconciler"
+    return ""
+
+
+def renewer(
+    pool: PoolLike, desired: Desired, held: Held, clock_s: Callable[[], float]
+) -> Callable[[], None]:
+    """A function to call between steps: renews the leases each time a third of them has passed."""
+    every_s = desired.fleet.lease_s / 3
+    last_s = clock_s()
+
+    def renew() -> None:
+        nonlocal last_s
+        if clock_s() - last_s >= every_s:
+            last_s = clock_s()
+            ask(pool, desired, held.epochs, "renew")
+
+    return renew
+
+
+def ask(
+    pool: PoolLike, desired: Desired, epochs: Mapping[str, int], action: str, **fields: Any
+) -> Mapping[str, LeaseAnswer]:
+    """renew, update or release the leases that are held."""
+    if not epochs:
+        return {}
+    return pool.lease(desired, sorted(epochs), action, epochs=epochs, **fields)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What the leases are to hold after this pass."""
+
+    revision: str
+    departed: Mapping[str, str]
+    approvals: tuple[ApprovedChange, ...]
+
+    def differs(self, lease: Lease | None) -> bool:
+        """Whether a node's stored lease says something else."""
+        return lease is None or (self.revision, dict(self.departed), self.approvals) != (
+            lease.revision,
+            dict(lease.departed),
+            lease.approvals,
+        )
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As a lease request carries them."""
+        return {
+            "revision": self.revision,
+            "departed": dict(self.departed),
+            "approvals": [
+                {"replica": a.replica, "before": a.before, "after": a.after} for a in self.approvals
+            ],
+        }
+
+
+def outdated(keep: Keep, observed: Observed) -> list[str]:
+    """Answering nodes whose lease does not say what it is to say."""
+    found = []
+    for name in answering(observed):
+        answer = observed.nodes[name].answer
+        if keep.differs(answer.lease if answer else None):
+            found.append(name)
+    return found

@@ -1,0 +1,356 @@
+"""One pass: revision → desired → observed → diff → plan → apply → report.
+
+A dry run is this line, returned from before the leases; nothing below asks which of the two it is.
+No stage calls backwards, and what a stage found out is in its value. Exceptions of git and nodes
+have become values before they reach this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from reconciler.core.changes import Plan, Reason
+from reconciler.core.diff import diff
+from reconciler.core.model import Desired, Revision
+from reconciler.core.observed import Observed
+from reconciler.core.plan import plan
+from reconciler.core.verdict import Diff
+from reconciler.errors import GitError, InvalidFleet, PlanIsStale
+from reconciler.loop import leases, limits, outcome, revisions
+from reconciler.loop.head import Head, inventory, read_head
+from reconciler.loop.seams import Edges
+from reconciler.report.passreport import HeadError, PassReport, Revisions, StepOutcome
+from reconciler.report.status import node_statuses, placement_statuses
+
+
+def never() -> bool:
+    """Nothing cancels this pass."""
+    return False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one pass."""
+
+    ref: str | None = None
+    worktree: bool = False
+    """Look at the working tree instead of a commit."""
+    act: bool = True
+    """False: the line ends with the plan."""
+    expect: str = ""
+    """Digest of the plan that was reviewed; another one is stale."""
+    keep_lease: bool = False
+    """The daemon and --wait: keep the leases for the next pass."""
+    applied: str = ""
+    """The revision last seen applied by this process."""
+    on_plan: Callable[[Plan], None] | None = None
+    """Told of the plan before it is applied."""
+    cancelled: Callable[[], bool] = never
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Diff and plan of one look."""
+
+    desired: Desired
+    observed: Observed
+    diff: Diff
+    plan: Plan
+
+
+@dataclass
+class _Stopwatch:
+    """Seconds by stage."""
+
+    clock_s: Callable[[], float]
+    took_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._first_s = self._last_s = self.clock_s()
+
+    def lap(self, stage: str) -> None:
+        """All since the last lap was `stage`."""
+        now = self.clock_s()
+        self.took_s[stage] = self.took_s.get(stage, 0.0) + now - self._last_s
+        self._last_s = now
+        self.took_s["total"] = now - self._first_s
+
+
+def run_pass(edges: Edges, request: Request) -> PassReport:
+    """One pass. Raises PlanIsStale where `expect` names another plan, else nothing on purpose."""
+    watch = _Stopwatch(edges.clock_s)
+    head = read_head(edges.source, request.ref, worktree=request.worktree)
+    looking = head.desired or inventory(edges.source, head.revision)
+    watch.lap("revision")
+    if looking is None:
+        return _nothing(edges, request, head, watch)
+    observed = edges.pool.look(looking, remember=request.act)
+    watch.lap("look")
+    working = work_on(edges, head, observed, looking)
+    watch.lap("revision")
+    if working.desired is None:
+        return _idle(edges, request, head, working, looking, observed, watch)
+    if not working.desired.nodes.keys() <= looking.nodes.keys() or working.repairs_only:
+        observed = edges.pool.look(working.desired, remember=request.act)
+        watch.lap("look")
+    # Before the leases nobody is about to act: whose they are does not shape this plan.
+    decision = decide(edges, working, replace(observed, owner=""))
+    watch.lap("plan")
+    if not request.act:
+        return report(edges, request, head, working, decision, watch=watch)
+    return act(edges, request, head, working, decision, watch)
+
+
+def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> revisions.Working:
+    """Head, or the revision in force: by what the leases of the nodes in sight say."""
+    facts = revisions.lease_facts(observed, looking.fleet.id)
+    commit = head.revision.commit if head.revision else ""
+
+    def history() -> list[str]:
+        return [r.commit for r in edges.source.ancestors(commit)] if commit else []
+
+    def load(name: str) -> Desired | None:
+        try:
+            return edges.source.load(Revision(name, root_commit=looking.revision.root_commit))
+        except (InvalidFleet, GitError):
+            return None
+
+    force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
+    rewritten = bool(force and commit and force != commit) and revisions.is_rewritten(
+        force, commit, history()
+    )
+    return revisions.choose(head, facts, force, load, rewritten=rewritten)
+
+
+def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Decision:
+    """Diff and plan; on a revision in force under a bad head, repairs only."""
+    assert working.desired is not None
+    desired = working.desired
+    judged = diff(desired, observed)
+    planned = plan(desired, observed, judged, edges.ids)
+    if working.repairs_only:
+        why = f"head is not in force ({working.error.reason if working.error else 'no head'})"
+        planned = limits.only_repairs(planned, why, _reason(working.error))
+    return Decision(desired, observed, judged, planned)
+
+
+def _reason(error: HeadError | None) -> Reason:
+    known = {reason.value: reason for reason in Reason}
+    return known.get(error.reason if error else "", Reason.FETCH_FAILED)
+
+
+def act(
+    edges: Edges,
+    request: Request,
+    head: Head,
+    working: revisions.Working,
+    decision: Decision,
+    watch: _Stopwatch,
+) -> PassReport:
+    """Take the leases, look and plan again under them, apply, and write down what is in force."""
+    desired = decision.desired
+    if not _has_to_act(edges, request, working, decision):
+        _check_expected(request, decision.plan)
+        return report(edges, request, head, working, decision, watch=watch)
+    held = take(edges, desired, decision.observed)
+    watch.lap("lease")
+    try:
+        if held.fresh:
+            observed = edges.pool.look(desired)
+            watch.lap("look")
+            decision = decide(edges, working, observed)
+            watch.lap("plan")
+        _check_expected(request, decision.plan)
+        allowed = limits.only_on(
+            decision.plan,
+            held.epochs.keys(),
+            f"another reconciler holds the lease: {held.other}" if held.other else "no lease",
+            Reason.LEASE_HELD,
+        )
+        if held.other:
+            allowed = limits.only_repairs(allowed, f"LeaseHeld: {held.other}", Reason.LEASE_HELD)
+        decision = replace(decision, plan=allowed)
+        if request.on_plan:
+            request.on_plan(decision.plan)
+        steps = _apply(edges, request, decision, held)
+        watch.lap("apply")
+        kept = _write_down(edges, working, decision, held)
+        watch.lap("lease")
+    finally:
+        if not request.keep_lease:
+            leases.ask(edges.pool, desired, held.epochs, "release")
+    return report(edges, request, head, kept, decision, steps, held.other, watch)
+
+
+def take(edges: Edges, desired: Desired, observed: Observed) -> leases.Held:
+    """The leases, as held already or asked for; nothing is asked of another repository's fleet."""
+    foreign = foreign_root(desired, observed)
+    if foreign:
+        return leases.Held(other=foreign)
+    least_s = desired.fleet.lease_s / 2
+    held = leases.already_held(observed, edges.owner, desired.fleet.id, least_s)
+    return held or leases.acquire(edges.pool, desired, leases.answering(observed))
+
+
+def foreign_root(desired: Desired, observed: Observed) -> str:
+    """One id with two first commits is two repositories: a person says which one leads."""
+    ours = desired.revision.root_commit
+    roots = revisions.lease_facts(observed, desired.fleet.id).roots - {ours}
+    if not ours or not roots:
+        return ""
+    return (
+        f"fleet {desired.fleet.id} is led from another repository, whose first commit is"
+        f" {min(roots)[:10]} (ours: {ours[:10]}); `reconcile lease take` takes it over"
+    )
+
+
+def _has_to_act(
+    edges: Edges, request: Request, working: revisions.Working, decision: Decision
+) -> bool:
+    if decision.plan.steps or request.keep_lease:
+        return True
+    keep = _keep(working, decision)
+    return keep is not None and bool(leases.outdated(keep, decision.observed))
+
+
+def _check_expected(request: Request, planned: Plan) -> None:
+    if request.expect and planned.plan_digest != request.expect:
+        raise PlanIsStale(
+            "plan",
+            f"{request.expect} was reviewed, {planned.plan_digest} would be applied now",
+            "look at the plan again: `reconcile --dry-run`",
+        )
+
+
+def _apply(
+    edges: Edges, request: Request, decision: Decision, held: leases.Held
+) -> tuple[StepOutcome, ...]:
+    if not decision.plan.steps:
+        return ()
+    renew = leases.renewer(edges.pool, decision.desired, held, edges.clock_s)
+    applied = edges.apply(
+        decision.plan,
+        decision.desired,
+        edges.pool,
+        epochs=held.epochs,
+        on_step=lambda _: renew(),
+        cancelled=request.cancelled,
+    )
+    return step_outcomes(applied)
+
+
+def step_outcomes(applied: object) -> tuple[StepOutcome, ...]:
+    """An ApplyReport in the words of the pass report."""
+    raise NotImplementedError(applied)
+
+
+def _keep(working: revisions.Working, decision: Decision) -> leases.Keep | None:
+    """What is to be in force after this pass; None: what is stored stays."""
+    revision = decision.desired.revision
+    if working.repairs_only or revision.dirty or not revision.commit:
+        return None
+    if not outcome.passed_guard(decision.plan):
+        return None
+    facts = revisions.lease_facts(decision.observed, decision.desired.fleet.id)
+    planned = [change for guard in decision.plan.guards for change in guard.changes]
+    return leases.Keep(
+        revision=revision.commit,
+        departed=revisions.still_departed(working.departed, decision.observed),
+        approvals=revisions.pruned(facts.approvals, planned),
+    )
+
+
+def _write_down(
+    edges: Edges, working: revisions.Working, decision: Decision, held: leases.Held
+) -> revisions.Working:
+    """The revision in force goes to every node that is held and does not name it yet."""
+    keep = _keep(working, decision)
+    if keep is None or held.other:
+        return working
+    stale = set(leases.outdated(keep, decision.observed))
+    epochs = {node: epoch for node, epoch in held.epochs.items() if node in stale}
+    leases.ask(edges.pool, decision.desired, epochs, "update", **keep.fields)
+    return replace(working, in_force=keep.revision) if held.epochs else working
+
+
+# --- The report -------------------------------------------------------------------------------
+
+
+def report(
+    edges: Edges,
+    request: Request,
+    head: Head,
+    working: revisions.Working,
+    decision: Decision,
+    steps: tuple[StepOutcome, ...] = (),
+    lease_held_by: str = "",
+    watch: _Stopwatch | None = None,
+) -> PassReport:
+    """The last stage: everything that was found out, as one value."""
+    made = PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, working.in_force, request.applied),
+        exit_code=outcome.exit_code(
+            decision.plan, steps, head_error=working.error, lease_held_by=lease_held_by
+        ),
+        working_on=decision.desired.revision,
+        head_error=working.error,
+        plan=decision.plan,
+        placements=placement_statuses(decision.desired, decision.diff, decision.plan),
+        nodes=node_statuses(decision.desired, decision.observed),
+        steps=steps,
+        lease_held_by=lease_held_by,
+        notes=working.notes,
+        durations_s=watch.took_s if watch else {},
+    )
+    if outcome.is_converged(made):
+        applied = replace(made.revisions, applied=decision.desired.revision.commit)
+        return replace(made, revisions=applied)
+    return made
+
+
+def _revisions(head: Head, in_force: str, applied: str) -> Revisions:
+    revision = head.revision
+    return Revisions(
+        head=revision.commit if revision else "",
+        in_force=in_force,
+        applied=applied,
+        ref=revision.ref if revision else "",
+    )
+
+
+def _nothing(edges: Edges, request: Request, head: Head, watch: _Stopwatch) -> PassReport:
+    """Not even the nodes are known: head cannot be read, and no older inventory validates."""
+    return PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, "", request.applied),
+        exit_code=outcome.exit_code(None, ()),
+        head_error=head.error,
+        notes=("no revision tells which nodes there are: nothing is done",),
+        durations_s=watch.took_s,
+    )
+
+
+def _idle(
+    edges: Edges,
+    request: Request,
+    head: Head,
+    working: revisions.Working,
+    looking: Desired,
+    observed: Observed,
+    watch: _Stopwatch,
+) -> PassReport:
+    """The nodes were seen, and there is no revision to act on."""
+    return PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, working.in_force, request.applied),
+        exit_code=outcome.exit_code(None, ()),
+        head_error=working.error,
+        nodes=node_statuses(looking, observed),
+        notes=working.notes,
+        durations_s=watch.took_s,
+    )

@@ -1,0 +1,93 @@
+"""What the loop needs of the edges, as structural types: tests pass small fakes, not patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reconciler.core.changes import Reason
+from reconciler.core.ids import IdSource
+from reconciler.core.model import Desired, Revision
+from reconciler.core.observed import Lease, Observed
+
+
+class SourceLike(Protocol):
+    """The fleet repo (`reconciler/fleet/source.py`)."""
+
+    def fetch(self) -> None:
+        """Bring the mirror up to date; nothing to do for a path. GitError."""
+
+    def resolve(self, ref: str | None) -> Revision:
+        """The commit that `ref` names (None: HEAD). GitError."""
+
+    def load(self, revision: Revision) -> Desired:
+        """The whole revision. InvalidFleet with all findings, GitError."""
+
+    def load_inventory(self, revision: Revision) -> Desired:
+        """Its Fleet and Node documents only: enough to look, never to act. InvalidFleet."""
+
+    def load_worktree(self) -> Desired:
+        """The working tree; `revision.dirty` where it differs from HEAD. InvalidFleet."""
+
+    def ancestors(self, commit: str) -> Iterator[Revision]:
+        """The commit itself and those before it, newest first."""
+
+    def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
+        """Commit and author of a line."""
+
+
+class LeaseAnswer(Protocol):
+    """One node's answer to a lease request (`reconciler/nodes/protocol.py`)."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """As stored now; None where it was refused or did not answer."""
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why there is none: LeaseHeld, Fenced, NodeUnreachable, …"""
+
+    @property
+    def message(self) -> str:
+        """What the node said."""
+
+
+class PoolLike(Protocol):
+    """The nodes (`reconciler/nodes/pool.py`)."""
+
+    def look(self, desired: Desired, *, remember: bool = True) -> Observed:
+        """All nodes but lost ones, within the fleet's observe timeout. Never raises for a node."""
+
+    def lease(
+        self,
+        desired: Desired,
+        nodes: Sequence[str],
+        action: str,
+        *,
+        epochs: Mapping[str, int] | None = None,
+        **fields: Any,
+    ) -> Mapping[str, LeaseAnswer]:
+        """acquire, renew, release, update or take, in order of name."""
+
+    def request(self, desired: Desired, node: str, op: str, **fields: Any) -> dict[str, Any]:
+        """One request to one node. NodeError."""
+
+
+Apply = Callable[..., Any]
+"""`apply(plan, desired, pool, *, epochs, on_step, cancelled)`."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """All that a pass touches beside its arguments."""
+
+    source: SourceLike
+    pool: PoolLike
+    owner: str
+    apply: Apply
+    ids: IdSource
+    clock_s: Callable[[], float]
+    """Monotonic; durations only."""
+    now: Callable[[], str]
+    """RFC 3339, for people."""

@@ -1,0 +1,75 @@
+"""The environment of the control machine, read once, here and nowhere else.
+
+Everything that a flag can say is a flag; the environment is for what belongs to the machine or the
+account: where caches lie, who acts, whether to colour. Nodes never see any of it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconciler.errors import SettingsError
+
+VARIABLES = {
+    "RECONCILE_CACHE_DIR": "folder of mirrors and last looks; default: the user's cache folder",
+    "RECONCILE_OWNER": "name under which leases are taken; default: user@host and this clone",
+    "RECONCILE_KNOWN_HOSTS": "known_hosts file beside ~/.ssh/known_hosts and the inventory's keys",
+    "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",
+    "NO_COLOR": "any text: no colours",
+}
+"""What is read, for `reconcile --help` and the documentation (HOME, USER, XDG_CACHE_HOME too)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the machine and the account say."""
+
+    home: Path
+    user: str
+    host: str
+    cache_dir: Path
+    owner: str = ""
+    known_hosts: Path | None = None
+    ssh_config: Path | None = None
+    color: bool = True
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """From `environ`, the process's own by default. SettingsError names the variable."""
+        env = os.environ if environ is None else environ
+        home = Path(env.get("HOME") or os.path.expanduser("~"))
+        default = Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "reconcile"
+        known_hosts = _file(env, "RECONCILE_KNOWN_HOSTS")
+        return cls(
+            home=home,
+            user=env.get("USER") or getpass.getuser(),
+            host=socket.gethostname(),
+            cache_dir=_absolute(env, "RECONCILE_CACHE_DIR") or default,
+            owner=env.get("RECONCILE_OWNER", ""),
+            known_hosts=known_hosts,
+            ssh_config=_file(env, "RECONCILE_SSH_CONFIG"),
+            color=not env.get("NO_COLOR"),
+        )
+
+
+def _absolute(env: Mapping[str, str], name: str) -> Path | None:
+    """A relative path would mean another folder in each working directory."""
+    text = env.get(name)
+    if not text:
+        return None
+    path = Path(text)
+    if not path.is_absolute():
+        raise SettingsError(name, f"{text!r} is not absolute", "write the whole path")
+    return path
+
+
+def _file(env: Mapping[str, str], name: str) -> Path | None:
+    path = _absolute(env, name)
+    if path is not None and not path.is_file():
+        raise SettingsError(name, f"there is no file {path}", "correct or unset the variable")
+    return path
