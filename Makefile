@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Loopback tests wait more than they compute: more workers than cores.
 JOBS   ?= 4
 
-.PHONY: help install demo test lint types licences lock check engines-real test-engines bench soak goldens clean sshd
+.PHONY: help install demo test lab lab-down test-lab lint types licences lock check engines-real test-engines bench soak goldens clean sshd
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -32,6 +32,17 @@ test: $(STAMP) sshd  ## everything: unit, golden, property, contract, end to end
 engines-real: $(STAMP)  ## fetch a real llama-server and a small real model for `make test`
 	@PYTHON=$(BIN)/python tools/fetch-llama .cache/llama || [ $$? = 3 ]
 
+lab: N ?= 3
+lab:  ## N=3 whole Debian nodes with systemd on this machine (root; docs/lab.md)
+	$(PYTHON) tools/lab up $(N)
+
+lab-down:  ## take all labs down
+	$(PYTHON) tools/lab down --all
+
+test-lab: $(STAMP)  ## tests over lab nodes: systemd, reboot, power cut, full disk
+	$(BIN)/python tools/lab image
+	$(BIN)/python -m pytest tests/lab $(PYTEST_ARGS)
+
 lint: $(STAMP)  ## ruff, import-linter, vermin, shell syntax
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -50,4 +61,5 @@ lock:  ## renew requirements-dev.lock (needs uv)
 check: lint types licences test  ## what CI runs
 
 clean:  ## remove everything that the targets made
+	[ ! -d .cache/lab ] || $(PYTHON) tools/lab down --all
 	rm -rf $(VENV) .demo .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 import uuid
@@ -380,7 +381,7 @@ class LabFleet:
         try:
             return wait_for(
                 f"SSH login on {name}",
-                lambda: self.reachable(name, within_s=1),
+                lambda: _listens(self.node(name)) and self.reachable(name, within_s=1),
                 timeout_s=timeout_s,
                 every_s=0.05,
             )
@@ -417,6 +418,15 @@ class LabFleet:
 def all_labs(cache: Path = CACHE) -> list[LabFleet]:
     """Every lab in the cache, whoever made it."""
     return [LabFleet(record.parent) for record in sorted(cache.glob("*/record.json"))]
+
+
+def _listens(node: LabNode) -> bool:
+    """Whether its SSH port accepts. Impatient: a SYN to a booting node is lost, the next is not."""
+    try:
+        with socket.create_connection((node.address, node.port), timeout=0.1):
+            return True
+    except OSError:
+        return False
 
 
 def _reap(cache: Path) -> None:
