@@ -1,0 +1,59 @@
+"""What the engines say about each profile, at the line where it is written.
+
+The one place where validation asks `reconciler.core.build`: reserved flags, GPU arithmetic, loader
+variables, references and whatever else an engine knows need no node: a pull request shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from engines.base import Problem
+from reconciler.core.build import check_profile
+from reconciler.core.changes import Reason
+from reconciler.core.model import ResolvedProfile
+from reconciler.fleet.checks.secrets import without_secrets
+from reconciler.fleet.findings import Finding
+from reconciler.fleet.repo import Entry, Repo
+from reconciler.fleet.strictyaml import Path
+
+_STEP = re.compile(r"\[([0-9]+)\]|\.?([^.\[]+)")
+
+
+def check(repo: Repo) -> Iterator[Finding]:
+    """Findings of the engines, for every profile that is complete."""
+    loader_env = any(fleet.allow_loader_env for fleet in repo.values("Fleet").values())
+    models = repo.values("Model")
+    told: set[tuple[str, int, int, str]] = set()
+    for entry in repo.of("Profile").values():
+        profile = entry.value
+        if profile is None or not profile.engine or profile.model not in models:
+            continue
+        resolved = ResolvedProfile(profile, models[profile.model])
+        for problem in check_profile(resolved, allow_loader_env=loader_env):
+            finding = _finding(repo, entry, problem)
+            # A mistake of a base is told once, not once more for each profile that builds on it.
+            place = (finding.file, finding.line, finding.column, finding.message)
+            if place not in told:
+                told.add(place)
+                yield finding
+
+
+def _finding(repo: Repo, entry: Entry, problem: Problem) -> Finding:
+    reason = Reason.REFERENCE_FAILED if problem.path == "engine" else Reason.SCHEMA_FAILED
+    return repo.finding(
+        entry,
+        key_path(problem.path),
+        without_secrets(problem.message),
+        problem.hint,
+        reason=reason,
+        warning=problem.warning,
+    )
+
+
+def key_path(text: str) -> Path:
+    """`sidecars[0].env.A` as a path."""
+    return tuple(
+        int(match[1]) if match[1] is not None else match[2] for match in _STEP.finditer(text)
+    )

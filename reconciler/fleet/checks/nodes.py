@@ -1,0 +1,162 @@
+"""Node documents: inventories that contradict themselves or each other."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from collections.abc import Iterator
+
+from reconciler.core.changes import Reason
+from reconciler.core.model import Fleet, Node, NodeState
+from reconciler.fleet.findings import Finding, quoted
+from reconciler.fleet.repo import EXAMPLE_FLEET_ID, Entry, Repo
+from reconciler.fleet.strictyaml import Path
+
+HOST_KEY_TYPES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "ssh-rsa",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+)
+"""Key types as OpenSSH 9 names them in `ssh-keyscan`'s answer; DSA is refused everywhere today."""
+
+_DOCUMENTATION = tuple(
+    ipaddress.ip_network(n)
+    for n in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+)
+"""RFC 5737 and RFC 3849: addresses that no machine has."""
+
+
+def check(repo: Repo) -> Iterator[Finding]:
+    """Findings about nodes alone and about pairs of nodes."""
+    fleet = next(iter(repo.values("Fleet").values()), None)
+    addresses: dict[tuple[str, int], Entry] = {}
+    keys: dict[str, Entry] = {}
+    gpus: dict[str, Entry] = {}
+    for name in sorted(repo.of("Node")):
+        entry = repo.of("Node")[name]
+        node = entry.value
+        yield from _state(repo, entry, node)
+        yield from _gpus(repo, entry, node, gpus)
+        yield from _host_key(repo, entry, node, keys)
+        yield from _address(repo, entry, node, fleet, addresses)
+        if node.management.interface.startswith("ib"):
+            message = f"{quoted(node.management.interface)} looks like IP over InfiniBand"
+            hint = "ranks then meet on the fabric's own network: all nodes of a replica need one"
+            path: Path = ("management", "interface")
+            yield repo.finding(entry, path, message, hint, reason=Reason.INFEASIBLE, warning=True)
+
+
+def _state(repo: Repo, entry: Entry, node: Node) -> Iterator[Finding]:
+    if node.state is NodeState.ACTIVE or node.reason.strip():
+        return
+    lost = node.state is NodeState.LOST
+    message = f"it is {node.state.value} without a reason"
+    hint = (
+        "say who knows that it is off, and how: what it held is taken as free"
+        if lost
+        else "say why, for the next person"
+    )
+    yield repo.finding(
+        entry, ("state",), message, hint, reason=Reason.SCHEMA_FAILED, warning=not lost
+    )
+
+
+def _gpus(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Iterator[Finding]:
+    inventory = node.gpus
+    path: Path
+    failed = Reason.SCHEMA_FAILED
+    if inventory.source == "nvml" and inventory.ids:
+        message = "ids are only for source 'declared'; the driver names its GPUs itself"
+        yield repo.finding(entry, ("gpus", "ids"), message, "remove them", reason=failed)
+    elif inventory.ids and len(inventory.ids) != inventory.count:
+        message = f"{len(inventory.ids)} ids for {inventory.count} GPUs"
+        hint = "give one id a GPU, or none"
+        yield repo.finding(entry, ("gpus", "ids"), message, hint, reason=failed)
+    for index, gpu in enumerate(inventory.ids):
+        if gpu.startswith("MIG-"):
+            message = f"{quoted(gpu)} is a MIG instance; these are not placed yet"
+            path = ("gpus", "ids", index)
+            yield repo.finding(entry, path, message, "list whole GPUs", reason=Reason.INFEASIBLE)
+        known = seen.setdefault(gpu, entry)
+        if known is not entry:
+            message = f"{known.subject} has the GPU {quoted(gpu)} too"
+            hint = "ids are unique in the fleet: put the node's name in front"
+            yield repo.finding(entry, ("gpus", "ids", index), message, hint)
+    if "mig" in inventory.klass.replace("_", "-").replace(".", "-").split("-"):
+        message = f"{quoted(inventory.klass)} names MIG instances; these are not placed yet"
+        path = ("gpus", "class")
+        yield repo.finding(entry, path, message, "list whole GPUs", reason=Reason.INFEASIBLE)
+
+
+def _host_key(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Iterator[Finding]:
+    key = node.ssh.host_key
+    if not key:
+        return
+    path = ("ssh", "host_key")
+    problem = host_key_problem(key)
+    if problem:
+        hint = "paste a line of 'ssh-keyscan HOST' without the host: 'ssh-ed25519 AAAA…'"
+        yield repo.finding(entry, path, problem, hint, reason=Reason.SCHEMA_FAILED)
+        return
+    known = seen.setdefault(key.split()[1], entry)
+    if known is not entry:
+        message = f"{known.subject} has the same host key"
+        hint = "machines from one image share keys: make new ones, or either can pose as the other"
+        yield repo.finding(
+            entry, path, message, hint, reason=Reason.HOST_KEY_MISMATCH, warning=True
+        )
+
+
+def host_key_problem(key: str) -> str:
+    """What is wrong with a public host key; empty: nothing."""
+    parts = key.split()
+    if len(parts) < 2:
+        return "it is not of the form 'type base64'"
+    kind, blob = parts[0], parts[1]
+    if kind not in HOST_KEY_TYPES:
+        return (
+            f"{quoted(kind)} is no type of host key that is accepted ({', '.join(HOST_KEY_TYPES)})"
+        )
+    try:
+        raw = base64.b64decode(blob, validate=True)
+    except (binascii.Error, ValueError):
+        return "the key is not base64"
+    length = int.from_bytes(raw[:4], "big")
+    if len(raw) < 36 or raw[4 : 4 + length] != kind.encode():
+        return f"the key inside is not of type {kind}, or is cut"
+    return ""
+
+
+def _address(
+    repo: Repo,
+    entry: Entry,
+    node: Node,
+    fleet: Fleet | None,
+    seen: dict[tuple[str, int], Entry],
+) -> Iterator[Finding]:
+    port = node.ssh.port or (fleet.ssh.port if fleet else 0) or 22
+    known = seen.setdefault((node.address.lower(), port), entry)
+    if known is not entry:
+        message = f"{known.subject} has the same address and SSH port"
+        hint = "two documents for one machine would give its GPUs out twice"
+        yield repo.finding(entry, ("address",), message, hint)
+    if fleet and fleet.id == EXAMPLE_FLEET_ID and not harmless(node.address):
+        message = f"{quoted(node.address)} is a real machine, and the fleet has the example's id"
+        hint = "give the fleet an id of its own: 'python3 -c \"import uuid; print(uuid.uuid4())\"'"
+        yield repo.finding(entry, ("address",), message, hint, reason=Reason.INFEASIBLE)
+
+
+def harmless(address: str) -> bool:
+    """Whether an address is on loopback or is one that documentation uses (no machine has it)."""
+    if address == "localhost" or address.endswith((".example", ".invalid", ".localhost")):
+        return True
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return ip.is_loopback or any(ip in net for net in _DOCUMENTATION if net.version == ip.version)

@@ -1,0 +1,90 @@
+"""Names that documents use of each other: every one must exist, and be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from reconciler.fleet.findings import Finding, listed, nearest, quoted
+from reconciler.fleet.repo import Entry, Repo
+from reconciler.fleet.strictyaml import Path
+
+
+def check(repo: Repo) -> Iterator[Finding]:
+    """Dangling references, and names that differ only by case."""
+    pools = {node.pool: True for node in repo.values("Node").values()}
+    for entry in repo.of("Model").values():
+        for pool in entry.value.paths:
+            yield from _pool(repo, entry, ("paths", pool), pool, pools, key=True)
+    for entry in repo.of("Profile").values():
+        if entry.value is not None and entry.value.model:
+            yield from _named(repo, entry, ("model",), "Model", entry.value.model)
+    for entry in repo.of("Placement").values():
+        yield from _placement(repo, entry, pools)
+    for kind in ("Model", "Profile", "Node", "Placement"):
+        yield from _case_twins(repo, repo.of(kind))
+    yield from _served_twice(repo)
+
+
+def _placement(repo: Repo, entry: Entry, pools: Mapping[str, bool]) -> Iterator[Finding]:
+    placement = entry.value
+    profile = repo.of("Profile").get(placement.profile)
+    if profile is not None and profile.document.data.get("abstract"):
+        message = f"profile {quoted(placement.profile)} is abstract"
+        yield repo.finding(entry, ("profile",), message, "place one that extends it")
+    else:
+        yield from _named(repo, entry, ("profile",), "Profile", placement.profile)
+    if placement.pool:
+        yield from _pool(repo, entry, ("pool",), placement.pool, pools)
+    for index, name in enumerate(placement.nodes):
+        yield from _named(repo, entry, ("nodes", index), "Node", name)
+
+
+def _named(repo: Repo, entry: Entry, path: Path, kind: str, name: str) -> Iterator[Finding]:
+    if repo.maybe(kind, name):
+        return
+    yield repo.finding(
+        entry,
+        path,
+        f"{kind.lower()} {quoted(name)} does not exist",
+        _choices(name, f"{kind.lower()}s", repo.of(kind)),
+    )
+
+
+def _pool(
+    repo: Repo, entry: Entry, path: Path, pool: str, pools: Mapping[str, bool], *, key: bool = False
+) -> Iterator[Finding]:
+    if pool in pools or repo.blind or repo.broken.get("Node"):
+        return
+    message = f"no node is in pool {quoted(pool)}"
+    yield repo.finding(entry, path, message, _choices(pool, "pools", pools), key=key)
+
+
+def _choices(name: str, what: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if not names:
+        return f"there are no {what}"
+    return nearest(name, names) or f"{what} are {listed(names)}"
+
+
+def _case_twins(repo: Repo, entries: Mapping[str, Entry]) -> Iterator[Finding]:
+    first: dict[str, Entry] = {}
+    for name in sorted(entries):
+        entry = entries[name]
+        known = first.setdefault(name.casefold(), entry)
+        if known is not entry:
+            message = f"it differs from {quoted(known.name)} at {known.where} only by case"
+            yield repo.finding(entry, ("name",), message, "rename one of them")
+
+
+def _served_twice(repo: Repo) -> Iterator[Finding]:
+    """Two models under one served name: clients would get either."""
+    first: dict[str, Entry] = {}
+    for name in sorted(repo.of("Model")):
+        entry = repo.of("Model")[name]
+        for served in entry.value.served_names or (entry.value.name,):
+            known = first.setdefault(served, entry)
+            if known is not entry:
+                message = f"the name {quoted(served)} is served by {known.subject} too"
+                hint = f"requests for it reach either; rename one (the other is at {known.where})"
+                path: Path = ("served_names",) if entry.value.served_names else ("name",)
+                yield repo.finding(entry, path, message, hint, warning=True)

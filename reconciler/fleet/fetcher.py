@@ -1,0 +1,237 @@
+"""Fetching a remote into a bare mirror, in a child process that can be ended.
+
+libgit2 hangs on a silent server unless timeouts are set, and then still on one that trickles; a
+thread in it cannot be ended, a process can. The child is kept for the next fetch, because starting
+Python and loading pygit2 costs more than asking a remote whether anything is new. It reads one line
+of JSON per request and answers with one.
+
+The parent half (`Fetcher`) never touches the network; the child half (`main`) never decides.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reconciler.errors import GitError
+from reconciler.fleet.findings import escape, quoted
+
+MAX_ANSWER = 1 << 20
+"""Bytes of one answer of the child."""
+
+MAX_PACKS = 40
+"""Packs in a mirror before they are written into one: many small ones slow every read."""
+
+SERVER_TIMEOUT_MS = 20_000
+"""libgit2's own limit on silence; the hard deadline is the parent's."""
+
+
+class AuthenticationFailed(GitError):
+    """The remote does not let us in, or shows a host key that is not known."""
+
+
+class Fetcher:
+    """The parent's side: one child, one mirror, a hard deadline on each fetch."""
+
+    def __init__(self, url: str, mirror: Path, timeout_s: float) -> None:
+        self.url = url
+        self.mirror = mirror
+        self.timeout_s = timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def fetch(self) -> bool:
+        """Make the mirror equal to the remote; whether anything changed. GitError."""
+        self.mirror.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        request = {"url": self.url, "mirror": str(self.mirror), "timeout_s": self.timeout_s}
+        answer = self._ask(json.dumps(request).encode() + b"\n")
+        if answer.get("ok") is True:
+            return bool(answer.get("changed", True))
+        kind = AuthenticationFailed if answer.get("code") == "auth" else GitError
+        hint = str(answer.get("hint") or "the last good revision stays in force")
+        raise kind(f"repo {quoted(self.url)}", escape(str(answer.get("message"))), hint)
+
+    def close(self) -> None:
+        """End the child at once."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _ask(self, line: bytes) -> dict[str, Any]:
+        deadline = time.monotonic() + self.timeout_s
+        child = self._child
+        if child is None or child.poll() is not None:
+            self.close()
+            child = self._child = self._spawn()
+        assert child.stdin is not None
+        try:
+            child.stdin.write(line)
+            child.stdin.flush()
+            answer = self._read_line(child, deadline)
+        except OSError as error:
+            answer = None
+            reason = f"the fetching process ended: {error.strerror}"
+        else:
+            reason = f"no answer within {self.timeout_s:g} s"
+        if answer is None:
+            self.close()
+            return {"message": reason, "hint": "look at the network, or raise the deadline"}
+        return answer
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # -P: the folder we stand in is the fleet repo, and no module of it must be imported.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "reconciler.fleet.fetcher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def _read_line(self, child: subprocess.Popen[bytes], deadline: float) -> dict[str, Any] | None:
+        """One answer; None past the deadline or where the child has ended."""
+        assert child.stdout is not None
+        got = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while b"\n" not in got:
+                left = deadline - time.monotonic()
+                if left <= 0 or len(got) > MAX_ANSWER or not selector.select(left):
+                    return None
+                chunk = os.read(child.stdout.fileno(), 65536)
+                if not chunk:
+                    raise OSError(0, "without an answer")
+                got += chunk
+        answer = json.loads(got)
+        return answer if isinstance(answer, dict) else None
+
+
+# --- the child --------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        answer = _fetch(request["url"], Path(request["mirror"]))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _fetch(url: str, mirror: Path) -> dict[str, Any]:
+    import pygit2
+
+    pygit2.settings.owner_validation = False
+    pygit2.settings.server_connect_timeout = SERVER_TIMEOUT_MS
+    pygit2.settings.server_timeout = SERVER_TIMEOUT_MS
+    lock = os.open(f"{mirror}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _fetch_locked(pygit2, url, mirror)
+    except pygit2.GitError as error:
+        return _failure(str(error))
+    except OSError as error:
+        return {"ok": False, "message": f"{mirror}: {error.strerror}"}
+    finally:
+        os.close(lock)
+
+
+def _fetch_locked(pygit2: Any, url: str, mirror: Path) -> dict[str, Any]:
+    new = not (mirror / "HEAD").is_file()
+    repo = pygit2.init_repository(str(mirror), bare=True) if new else pygit2.Repository(str(mirror))
+    # What a killed fetch left behind: we hold the mirror's lock, so nobody is writing it.
+    for left in [*mirror.rglob("*.lock"), *mirror.glob("objects/pack/*tmp*")]:
+        left.unlink(missing_ok=True)
+    remote = repo.remotes.create_anonymous(url)
+    callbacks = _callbacks(pygit2)
+    heads = remote.list_heads(callbacks=callbacks)
+    wanted = {
+        head.name: str(head.oid)
+        for head in heads
+        if head.name.startswith(("refs/heads/", "refs/tags/")) and not head.name.endswith("^{}")
+    }
+    default = next((h.symref_target for h in heads if h.name == "HEAD"), None)
+    present = {name: str(repo.references[name].target) for name in repo.references}
+    if wanted == present and not new:
+        return {"ok": True, "changed": False}
+    refspecs = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
+    remote.fetch(refspecs=refspecs, callbacks=callbacks, prune=pygit2.enums.FetchPrune.PRUNE)
+    for name in set(present) - set(wanted):
+        with suppress(KeyError):
+            repo.references.delete(name)
+    if default:
+        repo.set_head(default)
+    _repack(repo, mirror)
+    return {"ok": True, "changed": True}
+
+
+def _repack(repo: Any, mirror: Path) -> None:
+    """One pack in place of many. Readers keep what they have open; a new look finds the new one."""
+    packs = list(mirror.glob("objects/pack/pack-*.pack"))
+    if len(packs) <= MAX_PACKS:
+        return
+    repo.pack()
+    if not set(mirror.glob("objects/pack/pack-*.pack")) - set(packs):
+        return
+    for pack in packs:
+        for part in (pack.with_suffix(".idx"), pack):
+            part.unlink(missing_ok=True)
+
+
+def _callbacks(pygit2: Any) -> Any:
+    """Credentials in order: the agent, then the usual key files. No prompt, ever."""
+    folder = Path.home() / ".ssh"
+    keys = [p for n in ("id_ed25519", "id_ecdsa", "id_rsa") if (p := folder / n).is_file()]
+
+    class Callbacks(pygit2.RemoteCallbacks):  # type: ignore[misc]
+        tried = 0
+
+        def credentials(self, url: str, username: str | None, allowed: Any) -> Any:
+            user = username or "git"
+            kinds = pygit2.enums.CredentialType
+            if allowed & kinds.USERNAME and not allowed & kinds.SSH_KEY:
+                return pygit2.Username(user)
+            options = [pygit2.KeypairFromAgent(user)] if os.environ.get("SSH_AUTH_SOCK") else []
+            options += [pygit2.Keypair(user, f"{key}.pub", str(key), "") for key in keys]
+            if not allowed & kinds.SSH_KEY or self.tried >= len(options):
+                raise pygit2.GitError("authentication failed: no key is accepted")
+            self.tried += 1
+            return options[self.tried - 1]
+
+    return Callbacks()
+
+
+def _failure(message: str) -> dict[str, Any]:
+    lower = message.lower()
+    signs = (
+        "authenti",
+        "credential",
+        "401",
+        "403",
+        "certificate",
+        "host key",
+        "hostkey",
+        "known_hosts",
+    )
+    if any(sign in lower for sign in signs):
+        hint = "look at the key, the user in the URL and ~/.ssh/known_hosts"
+        return {"ok": False, "code": "auth", "message": message, "hint": hint}
+    return {"ok": False, "code": "fetch", "message": message}
+
+
+if __name__ == "__main__":
+    main()

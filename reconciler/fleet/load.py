@@ -1,0 +1,260 @@
+"""Files in, a `Desired` out, or every finding at once: the fleet repo's one straight line.
+
+    bytes ─▶ documents (strictyaml) ─▶ values (schemas) ─▶ extends ─▶ cross checks ─▶ Desired
+
+Pure: files, limits and the revision come in as arguments, so a revision, a working tree and a test
+are read by the same code. Nothing that a file holds raises; only findings tell of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reconciler.core.changes import Reason
+from reconciler.core.model import Desired, Revision
+from reconciler.fleet import schemas
+from reconciler.fleet.checks import check
+from reconciler.fleet.explain import explain
+from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
+from reconciler.fleet.findings import Finding, dotted, listed, nearest, ordered, quoted
+from reconciler.fleet.repo import Entry, Repo, SourceFile
+from reconciler.fleet.strictyaml import Document, Limits, parse
+
+T = TypeVar("T")
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}").fullmatch
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a set of files says."""
+
+    desired: Desired | None
+    """None where a finding that is not a warning stands against it."""
+    findings: tuple[Finding, ...]
+
+
+def load(
+    files: Sequence[SourceFile],
+    revision: Revision,
+    *,
+    limits: Limits | None = None,
+    found: Iterable[Finding] = (),
+) -> Loaded:
+    """The fleet that `files` describe. `found`: what was already wrong with the tree."""
+    limits = limits or Limits()
+    findings = list(found)
+    repo = Repo({file.path: file.raw for file in files}, limits)
+    repo.blind = any(not f.warning for f in findings)
+    _read_all(repo, files, findings)
+    _resolve_profiles(repo, findings)
+    _one_fleet(repo, findings)
+    findings += check(repo)
+    desired = None
+    if not any(not f.warning for f in findings):
+        desired = _desired(repo, revision)
+    return Loaded(desired, ordered(findings))
+
+
+def _desired(repo: Repo, revision: Revision) -> Desired:
+    (fleet,) = repo.values("Fleet").values()
+    return Desired(
+        revision=revision,
+        fleet=fleet,
+        nodes=_sorted(repo.values("Node")),
+        models=_sorted(repo.values("Model")),
+        profiles=_sorted(repo.values("Profile")),
+        placements=_sorted(repo.values("Placement")),
+    )
+
+
+def _sorted(values: dict[str, T]) -> dict[str, T]:
+    """By name: the order of files must decide nothing."""
+    return dict(sorted(values.items()))
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def _read_all(repo: Repo, files: Sequence[SourceFile], findings: list[Finding]) -> None:
+    values = 0
+    for file in sorted(files, key=lambda f: f.path):
+        parsed = parse(file.path, file.raw, repo.limits)
+        findings += parsed.findings
+        repo.blind |= not parsed.complete
+        values += parsed.values
+        if values > repo.limits.total_values:
+            repo.blind = True
+            most = repo.limits.total_values
+            message = f"the repo has more than {most} values up to this file"
+            findings.append(
+                _file_finding(file.path, message, "split the fleet", Reason.PARSE_FAILED)
+            )
+            return
+        for document in parsed.documents:
+            _read(repo, document, findings)
+
+
+def _read(repo: Repo, document: Document, findings: list[Finding]) -> None:
+    data = document.data
+    if not isinstance(data, dict):
+        findings.append(_document_finding(repo, document, "it is not a mapping", _KIND_HINT))
+        return
+    kind, name = data.get("kind"), data.get("name")
+    if not isinstance(kind, str) or kind not in schemas.KINDS:
+        findings.append(_unknown_kind(repo, document, kind))
+        return
+    try:
+        if document.odd:
+            raise schemas.Misfit
+        value = schemas.reader(kind)(data)
+    except schemas.Misfit:
+        if isinstance(name, str):
+            repo.broken.setdefault(kind, set()).add(name)
+        else:
+            repo.blind = True
+        findings += explain(kind, _subject(kind, name), repo.positioned(document))
+        return
+    _define(repo, Entry(kind, value.name, document, value), findings)
+
+
+def _define(repo: Repo, entry: Entry, findings: list[Finding]) -> None:
+    known = repo.entries.setdefault(entry.kind, {})
+    first = known.get(entry.name)
+    if first is None:
+        known[entry.name] = entry
+        return
+    message = f"the name is defined twice: here and at {first.where}"
+    findings.append(repo.finding(entry, ("name",), message, "rename or remove one of them"))
+
+
+_KIND_HINT = f"a document starts with 'kind:', one of {', '.join(schemas.KINDS)}"
+
+
+def _unknown_kind(repo: Repo, document: Document, kind: object) -> Finding:
+    if kind is None:
+        near = nearest("kind", (k for k in document.data if isinstance(k, str)))
+        hint = near.replace("did you mean", "is it").replace("?", " that is meant?") or _KIND_HINT
+        return _document_finding(repo, document, "'kind' is missing", hint)
+    known = list(schemas.KINDS)
+    hint = nearest(str(kind), known) or f"kinds are {', '.join(known)}"
+    message = f"{quoted(kind)} is no kind of document"
+    return _document_finding(repo, document, message, hint, ("kind",))
+
+
+def _subject(kind: str, name: object) -> str:
+    readable = isinstance(name, str) and _SAFE_NAME(name)
+    return f"{kind.lower()} {name}" if readable else kind.lower()
+
+
+def _document_finding(
+    repo: Repo, document: Document, message: str, hint: str, path: tuple[str | int, ...] = ()
+) -> Finding:
+    placed = repo.positioned(document)
+    line, column = (placed.positions or {}).get(path, (placed.line, placed.column))
+    name = placed.data.get("name") if isinstance(placed.data, dict) else None
+    readable = isinstance(name, str) and _SAFE_NAME(name)
+    subject = f"document {name}" if readable else f"document {document.index + 1}"
+    reason = Reason.SCHEMA_FAILED
+    return Finding(document.file, line, column, dotted(path), subject, message, hint, reason)
+
+
+def _file_finding(file: str, message: str, hint: str, reason: Reason) -> Finding:
+    return Finding(file, 0, 0, "", "", message, hint, reason)
+
+
+# --- profiles ---------------------------------------------------------------------------------
+
+
+def _resolve_profiles(repo: Repo, findings: list[Finding]) -> None:
+    """Replace each profile by what it is with its bases, and drop the values of abstract ones."""
+    profiles = repo.entries.get("Profile", {})
+    documents = {name: entry.document.data for name, entry in profiles.items()}
+    budget = repo.limits.total_values
+    for name, entry in profiles.items():
+        data = documents[name]
+        if "extends" in data:
+            budget = _resolve(repo, entry, documents, findings, budget)
+        if entry.value is not None and data.get("abstract"):
+            entry.value = None
+        elif entry.value is not None:
+            findings += _incomplete(repo, entry)
+
+
+def _resolve(
+    repo: Repo,
+    entry: Entry,
+    documents: dict[str, dict[str, object]],
+    findings: list[Finding],
+    budget: int,
+) -> int:
+    at = ("extends",)
+    try:
+        bases = chain(entry.name, documents)
+    except Cycle as error:
+        _fail(
+            repo,
+            entry,
+            findings,
+            f"it extends itself: {' → '.join(error.args[0])}",
+            "cut one of them",
+        )
+        return budget
+    except TooLong as error:
+        message = f"the chain has more than {len(error.args[0]) - 1} profiles"
+        _fail(repo, entry, findings, message, "let profiles build on fewer others")
+        return budget
+    last = bases[-1]
+    if last not in documents:
+        # Told once, by the profile that names it; those that build on that one are only dropped.
+        if len(bases) == 1 and not repo.maybe("Profile", last):
+            hint = nearest(last, documents) or f"profiles are {listed(documents)}"
+            findings.append(repo.finding(entry, at, f"profile {quoted(last)} does not exist", hint))
+        _drop(repo, entry)
+        return budget
+    entry.bases = tuple(repo.of("Profile")[base] for base in bases)
+    data: dict[str, object] = {}
+    for name in (*reversed(bases), entry.name):
+        data = merged(data, documents[name])
+    budget -= size(data)
+    if budget < 0:
+        message = f"profiles inherit more than {repo.limits.total_values} values in all"
+        _fail(repo, entry, findings, message, "extend smaller profiles")
+        return 0
+    try:
+        entry.value = schemas.reader("Profile")(data)
+    except schemas.Misfit:
+        _fail(repo, entry, findings, "together with its bases it is too large", "extend less")
+    return budget
+
+
+def _fail(repo: Repo, entry: Entry, findings: list[Finding], message: str, hint: str) -> None:
+    findings.append(repo.finding(entry, ("extends",), message, hint))
+    _drop(repo, entry)
+
+
+def _drop(repo: Repo, entry: Entry) -> None:
+    entry.value = None
+    repo.broken.setdefault("Profile", set()).add(entry.name)
+
+
+def _incomplete(repo: Repo, entry: Entry) -> Iterable[Finding]:
+    for name in ("engine", "model"):
+        if not getattr(entry.value, name):
+            hint = "give it, or say 'abstract: true' where others only extend it"
+            yield repo.finding(entry, (), f"'{name}' is missing", hint, reason=Reason.SCHEMA_FAILED)
+
+
+def _one_fleet(repo: Repo, findings: list[Finding]) -> None:
+    fleets = list(repo.of("Fleet").values())
+    if not fleets and not repo.broken.get("Fleet") and not repo.blind:
+        message = "the repo has no document of kind Fleet"
+        hint = "write fleet.yaml; 'reconcile init' makes one"
+        findings.append(_file_finding("fleet.yaml", message, hint, Reason.REFERENCE_FAILED))
+    for second in fleets[1:]:
+        message = f"a second Fleet; the first is at {fleets[0].where}"
+        hint = "a repo describes one fleet: remove one of them"
+        findings.append(repo.finding(second, ("kind",), message, hint))

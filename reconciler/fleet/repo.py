@@ -1,0 +1,112 @@
+"""The documents of a fleet repo by kind and name, and where each of their values stands.
+
+Built by load.py, read by every check. A check says *what* is wrong with which path of which
+document; the place is looked up here, by reading that one file again with positions, because
+almost every file of almost every revision is without findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reconciler.core.changes import Reason
+from reconciler.fleet.explain import place
+from reconciler.fleet.findings import Finding, dotted
+from reconciler.fleet.strictyaml import Document, Limits, Path, decode, parse_with_positions
+
+EXAMPLE_FLEET_ID = "00000000-0000-4000-8000-00000000feed"
+"""The id of fleet-repo-example/: two fleets with one id would act on each other's launches, so it
+is refused as soon as a node is not on loopback."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One YAML file of a revision or a working tree."""
+
+    path: str
+    raw: bytes
+
+
+@dataclass
+class Entry:
+    """One document that fits its schema."""
+
+    kind: str
+    name: str
+    document: Document
+    value: Any
+    """The `core/model` value; for an abstract profile None."""
+    bases: tuple[Entry, ...] = ()
+    """Profiles that this one extends, nearest first."""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.kind.lower()} {self.name}"
+
+    @property
+    def where(self) -> str:
+        return f"{self.document.file}:{self.document.line}"
+
+
+@dataclass
+class Repo:
+    """What has been read so far. Mutable while load.py fills it; checks only read."""
+
+    files: Mapping[str, bytes]
+    limits: Limits
+    entries: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    broken: dict[str, set[str]] = field(default_factory=dict)
+    """Names by kind of documents that do not fit: a reference to them is not dangling."""
+    blind: bool = False
+    """Some file could not be read to its end, so any name may be defined there."""
+    _placed: dict[str, Sequence[Document]] = field(default_factory=dict)
+
+    def of(self, kind: str) -> Mapping[str, Entry]:
+        """The documents of a kind by name."""
+        return self.entries.get(kind, {})
+
+    def values(self, kind: str) -> dict[str, Any]:
+        """The `core/model` values of a kind by name, without what is abstract."""
+        return {n: e.value for n, e in self.of(kind).items() if e.value is not None}
+
+    def maybe(self, kind: str, name: str) -> bool:
+        """Whether `name` is or may be defined."""
+        return self.blind or name in self.of(kind) or name in self.broken.get(kind, ())
+
+    def positioned(self, document: Document) -> Document:
+        """The same document with positions."""
+        if document.positions is not None:
+            return document
+        if document.file not in self._placed:
+            text, _ = decode(document.file, self.files[document.file], self.limits)
+            parsed = parse_with_positions(document.file, text or "", self.limits)
+            self._placed[document.file] = parsed.documents
+        return self._placed[document.file][document.index]
+
+    def finding(
+        self,
+        entry: Entry,
+        path: Path,
+        message: str,
+        hint: str = "",
+        *,
+        reason: Reason = Reason.REFERENCE_FAILED,
+        warning: bool = False,
+        key: bool = False,
+    ) -> Finding:
+        """A finding about `path` of `entry`, at the line where that value is written."""
+        document = self.positioned(entry.document)
+        for base in entry.bases:
+            if path and path in (document.positions or {}):
+                break
+            candidate = self.positioned(base.document)
+            if path and path in (candidate.positions or {}):
+                document = candidate
+                break
+        line, column = place(document, path, key=key)
+        shown = dotted(path)
+        return Finding(
+            document.file, line, column, shown, entry.subject, message, hint, reason, warning
+        )

@@ -1,0 +1,383 @@
+"""One fleet repo: where its commits come from, and how a revision is read.
+
+Revisions are read straight from the object database: no checkout, so no filter, hook or symbolic
+link of the repo ever acts. A URL is kept as a bare mirror in the cache folder and fetched in a
+child process with a hard deadline (fetcher.py): libgit2 waits for ever on a server that trickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pygit2
+from pygit2.enums import FileMode, SortMode
+
+from reconciler.core.model import Desired, Revision
+from reconciler.errors import GitError, InvalidFleet
+from reconciler.fleet.fetcher import Fetcher
+from reconciler.fleet.findings import Finding, errors, nearest, quoted, summary
+from reconciler.fleet.load import Loaded, load
+from reconciler.fleet.repo import SourceFile
+from reconciler.fleet.strictyaml import Limits
+from reconciler.fleet.tree import Sort, TreeEntry, choose, of_interest, refused
+
+URL = re.compile(r"(ssh|https|file)://[^\s\x00-\x1f]+", re.ASCII)
+_OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:(?!/)\S+")
+
+MAX_PARENTS = 1_000_000
+"""Commits looked at for the first one; a longer history reads as unknown."""
+
+
+class Source:
+    """One repo: a path, or an `ssh://`, `https://` or `file://` URL."""
+
+    def __init__(
+        self,
+        repo: pygit2.Repository | None,
+        folder: Path | None,
+        prefix: str,
+        fetcher: Fetcher | None,
+    ) -> None:
+        self._repo = repo
+        self._folder = folder
+        """The fleet's folder in a working tree; None for a bare repository or a mirror."""
+        self._prefix = prefix
+        """The fleet's folder from the repository's top, with `/` at the end; empty: the top."""
+        self._fetcher = fetcher
+        self._roots: dict[str, str] = {}
+        self.limits = Limits()
+        self.findings: tuple[Finding, ...] = ()
+        """Of the last load, warnings among them."""
+
+    @classmethod
+    def open(cls, location: str, *, cache_dir: Path, timeout_s: float) -> Source:
+        """The repo at `location`. Uses no network: `fetch` does. Raises GitError."""
+        # Who owns a folder matters to programs that run what its configuration names. Reading the
+        # object database runs nothing, and CI often checks out as another user.
+        pygit2.settings.owner_validation = False
+        if URL.fullmatch(location):
+            name = hashlib.sha256(location.encode()).hexdigest()[:24]
+            mirror = cache_dir / f"{name}.git"
+            fetcher = Fetcher(location, mirror, timeout_s)
+            return cls(_open_mirror(mirror), None, "", fetcher)
+        if _OTHER_URL.match(location):
+            raise GitError(
+                f"repo {quoted(location)}",
+                "this kind of URL is not supported",
+                "use ssh://, https:// or file://, or a path",
+            )
+        if _SCP.fullmatch(location) and not Path(location).exists():
+            host, _, path = location.partition(":")
+            hint = f"write ssh://{host}/{path}"
+            raise GitError(f"repo {quoted(location)}", "it is not a path or URL", hint)
+        return cls._open_path(Path(location))
+
+    @classmethod
+    def _open_path(cls, path: Path) -> Source:
+        if not path.is_dir():
+            raise GitError(f"repo {path}", "no such folder", "give the folder of the fleet repo")
+        found = pygit2.discover_repository(str(path))
+        if found is None:
+            return cls(None, path.resolve(), "", None)
+        try:
+            repo = pygit2.Repository(found)
+        except pygit2.GitError as error:
+            raise _git_error(f"repo {path}", error) from error
+        if repo.is_bare or repo.workdir is None:
+            return cls(repo, None, "", None)
+        inside = path.resolve().relative_to(Path(repo.workdir).resolve()).as_posix()
+        return cls(repo, path.resolve(), "" if inside == "." else f"{inside}/", None)
+
+    # --- revisions ---
+
+    def fetch(self) -> None:
+        """Take what the remote has, within the deadline; nothing to do for a path. GitError."""
+        if self._fetcher is not None:
+            changed = self._fetcher.fetch()
+            if changed or self._repo is None:
+                self._repo = _open_mirror(self._fetcher.mirror)
+
+    def close(self) -> None:
+        """End the child that fetches, if there is one."""
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    def resolve(self, ref: str | None) -> Revision:
+        """The commit that `ref` (a branch, tag or commit; None: HEAD) names. GitError."""
+        repo = self._need_repo()
+        try:
+            if ref is None:
+                if repo.head_is_unborn:
+                    raise GitError(
+                        "HEAD", "the repository has no commit yet", "commit the fleet repo"
+                    )
+                name = "HEAD" if repo.head_is_detached else repo.head.shorthand
+                commit = repo.head.peel(pygit2.Commit)
+            else:
+                name = ref
+                commit = repo.revparse_single(ref).peel(pygit2.Commit)
+        except (KeyError, ValueError, TypeError, pygit2.GitError) as error:
+            raise self._no_ref(ref or "HEAD", error) from error
+        return Revision(str(commit.id), ref=name, root_commit=self._root_of(str(commit.id)))
+
+    def ancestors(self, commit: str) -> Iterator[Revision]:
+        """`commit` and the commits before it, newest first. GitError."""
+        repo = self._need_repo()
+        try:
+            for found in repo.walk(commit, SortMode.TOPOLOGICAL | SortMode.TIME):
+                yield Revision(str(found.id), root_commit=self._root_of(commit))
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise _git_error(f"commit {commit}", error) from error
+
+    def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
+        """Who wrote a line: (commit, author). None where git does not know (a new file)."""
+        repo = self._need_repo()
+        try:
+            hunks = repo.blame(
+                file, newest_commit=pygit2.Oid(hex=revision.commit), min_line=line, max_line=line
+            )
+            hunk = hunks.for_line(line)
+            author = repo[hunk.final_commit_id].peel(pygit2.Commit).author
+        except (KeyError, ValueError, IndexError, pygit2.GitError):
+            return None
+        return str(hunk.final_commit_id), author.name
+
+    def _root_of(self, commit: str) -> str:
+        """The first commit by first parents; empty where the history is cut (a shallow clone)."""
+        repo = self._need_repo()
+        if repo.is_shallow:
+            return ""
+        seen, current = [], commit
+        for _ in range(MAX_PARENTS):
+            if current in self._roots:
+                current = self._roots[current]
+                break
+            seen.append(current)
+            parents = repo[current].peel(pygit2.Commit).parent_ids
+            if not parents:
+                break
+            current = str(parents[0])
+        else:
+            return ""
+        self._roots[commit] = current
+        return current
+
+    def _need_repo(self) -> pygit2.Repository:
+        if self._repo is not None:
+            return self._repo
+        if self._fetcher is not None:
+            raise GitError(
+                f"repo {quoted(self._fetcher.url)}", "it was never fetched", "fetch it first"
+            )
+        raise GitError(
+            f"repo {self._folder}", "it is not a git repository", "run 'git init' there and commit"
+        )
+
+    def _no_ref(self, ref: str, error: Exception) -> GitError:
+        try:
+            names = [r.split("/", 2)[-1] for r in self._need_repo().references]
+        except pygit2.GitError:
+            names = []
+        return GitError(
+            f"ref {quoted(ref)}", "it names no commit", nearest(ref, names) or str(error)
+        )
+
+    # --- reading ---
+
+    def load(self, revision: Revision) -> Desired:
+        """The fleet at a commit. Raises InvalidFleet with every finding, or GitError."""
+        return self._checked(self.check(revision), str(revision))
+
+    def load_worktree(self) -> Desired:
+        """The fleet in the working tree; `revision.dirty` where it differs from HEAD."""
+        loaded = self.check_worktree()
+        return self._checked(loaded, f"working tree of {self._folder}")
+
+    def check(self, revision: Revision) -> Loaded:
+        """As `load`, with the findings as a value. Raises GitError."""
+        try:
+            return self._check(revision)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise _git_error(f"commit {revision.commit}", error) from error
+
+    def _check(self, revision: Revision) -> Loaded:
+        repo = self._need_repo()
+        tree = self._fleet_tree(revision.commit)
+        if tree is None:
+            return load([], revision, found=[refused(self._prefix, "no such folder", "")])
+        entries, ids, complete = _list_tree(repo, tree, self.limits)
+        chosen = choose(entries, self.limits, complete=complete)
+        files = [SourceFile(self._prefix + p, repo[ids[p]].read_raw()) for p in chosen.paths]
+        return load(files, revision, limits=self.limits, found=self._placed(chosen.findings))
+
+    def check_worktree(self) -> Loaded:
+        """As `load_worktree`, with the findings as a value. Raises GitError."""
+        if self._folder is None:
+            raise GitError("repo", "it has no working tree", "name a commit with --ref")
+        entries, complete = _list_folder(self._folder, self.limits)
+        chosen = choose(entries, self.limits, complete=complete)
+        findings = list(self._placed(chosen.findings))
+        files = []
+        for path in chosen.paths:
+            try:
+                raw = read_plain(self._folder / path, self.limits.file_bytes)
+            except OSError as error:
+                findings.append(
+                    refused(self._prefix + path, f"cannot be read: {error.strerror}", "")
+                )
+                continue
+            files.append(SourceFile(self._prefix + path, raw))
+        return load(files, self._worktree_revision(files), limits=self.limits, found=findings)
+
+    def _worktree_revision(self, files: list[SourceFile]) -> Revision:
+        repo = self._repo
+        if repo is None or repo.head_is_unborn:
+            return Revision("", dirty=True)
+        head = self.resolve(None)
+        tree = self._fleet_tree(head.commit)
+        if tree is None:
+            return Revision(head.commit, head.ref, True, head.root_commit)
+        entries, ids, _ = _list_tree(repo, tree, self.limits)
+        chosen = choose(entries, self.limits)
+        committed = {self._prefix + path: str(ids[path]) for path in chosen.paths}
+        present = {file.path: str(pygit2.hash(file.raw)) for file in files}
+        return Revision(head.commit, head.ref, committed != present, head.root_commit)
+
+    def _fleet_tree(self, commit: str) -> pygit2.Tree | None:
+        """The tree of the fleet's folder at a commit; None where the commit has no such folder."""
+        tree = self._need_repo()[commit].peel(pygit2.Tree)
+        for part in self._prefix.split("/")[:-1]:
+            try:
+                found = tree[part]
+            except KeyError:
+                return None
+            if not isinstance(found, pygit2.Tree):
+                return None
+            tree = found
+        return tree
+
+    def _placed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """Paths as git shows them: from the repository's top."""
+        if not self._prefix:
+            return findings
+        return tuple(
+            Finding(self._prefix + f.file, 0, 0, "", "", f.message, f.hint, f.reason, f.warning)
+            for f in findings
+        )
+
+    def _checked(self, loaded: Loaded, subject: str) -> Desired:
+        self.findings = loaded.findings
+        if loaded.desired is None:
+            bad = errors(loaded.findings)
+            raise InvalidFleet(
+                subject,
+                f"it does not validate: {summary(bad)}",
+                "'reconcile validate' shows them",
+                findings=loaded.findings,
+            )
+        return loaded.desired
+
+
+def _open_mirror(path: Path) -> pygit2.Repository | None:
+    if not (path / "HEAD").is_file():
+        return None
+    try:
+        return pygit2.Repository(str(path))
+    except pygit2.GitError:
+        return None
+
+
+def _git_error(subject: str, error: Exception) -> GitError:
+    text = str(error).strip("'\"") or type(error).__name__
+    return GitError(subject, f"git cannot read it: {text}", "look at the repository with git fsck")
+
+
+# --- listing ----------------------------------------------------------------------------------
+
+_SORTS = {
+    FileMode.TREE: Sort.FOLDER,
+    FileMode.LINK: Sort.LINK,
+    FileMode.COMMIT: Sort.SUBMODULE,
+}
+
+
+def _list_tree(
+    repo: pygit2.Repository, tree: pygit2.Tree, limits: Limits
+) -> tuple[list[TreeEntry], dict[str, pygit2.Oid], bool]:
+    """The entries of a tree: all of the top, and all below the fleet's own folders."""
+    entries: list[TreeEntry] = []
+    ids: dict[str, pygit2.Oid] = {}
+    seen = 0
+    pending: list[tuple[str, pygit2.Tree]] = [("", tree)]
+    while pending:
+        above, folder = pending.pop()
+        for item in folder:
+            seen += 1
+            if seen > limits.entries or above.count("/") > limits.depth:
+                return entries, ids, False
+            path = above + _name(item)
+            sort = _SORTS.get(item.filemode, Sort.FILE)
+            if sort is Sort.FOLDER and (above or of_interest(path) or _looks_near(path)):
+                pending.append((f"{path}/", repo[item.id].peel(pygit2.Tree)))
+            size = 0
+            if sort is Sort.FILE and path.lower().endswith((".yaml", ".yml")):
+                size = repo.odb.read_header(item.id)[1]
+            ids[path] = item.id
+            entries.append(TreeEntry(path, sort, size))
+    return entries, ids, True
+
+
+def _name(item: pygit2.Object) -> str:
+    """The name of an entry; bytes that are not UTF-8 stay apart from every real name."""
+    raw = item.raw_name or b""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _looks_near(name: str) -> bool:
+    """A folder that may be meant as one of ours: listed, so that it is not skipped in silence."""
+    return bool(nearest(name.lower(), ("nodes", "catalog", "placements")))
+
+
+def _list_folder(folder: Path, limits: Limits) -> tuple[list[TreeEntry], bool]:
+    """As `_list_tree`, of a working tree; links are named and not followed."""
+    entries: list[TreeEntry] = []
+    pending = [""]
+    while pending:
+        above = pending.pop()
+        with os.scandir(folder / above) as items:
+            for item in items:
+                name = os.fsencode(item.name).decode("utf-8", "backslashreplace")
+                path = above + name
+                if path == ".git":
+                    continue
+                if len(entries) >= limits.entries or above.count("/") > limits.depth:
+                    return entries, False
+                status = item.stat(follow_symlinks=False)
+                sort = _sort_of(status.st_mode)
+                if sort is Sort.FOLDER and (above or of_interest(path) or _looks_near(path)):
+                    pending.append(f"{path}/")
+                entries.append(TreeEntry(path, sort, status.st_size))
+    return entries, True
+
+
+def _sort_of(mode: int) -> Sort:
+    if stat.S_ISREG(mode):
+        return Sort.FILE
+    if stat.S_ISDIR(mode):
+        return Sort.FOLDER
+    return Sort.LINK if stat.S_ISLNK(mode) else Sort.SPECIAL
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a regular file, at most one more than `most`; no link, no waiting for a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "not a regular file")
+        return file.read(most + 1)
