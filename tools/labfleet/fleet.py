@@ -133,13 +133,13 @@ class LabFleet:
         with _locked(cache):
             _reap(cache)
             folder = cache / name
-            if folder.exists():
+            if (folder / "record.json").exists():
                 raise LabError(f"lab {name}", "is there already", f"tools/lab down --name {name}")
             pid = os.getpid()
             owner = (pid, start_time(pid) or 0) if owned else None
             subnet = str(net.free_subnet())
             record = _Record(uuid.uuid4().hex, name, subnet, count, str(base), owner, options)
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             _save(folder, record)
             lab = cls(folder)
             try:

@@ -33,18 +33,29 @@ class LabError(ReconcileError):
     """The lab cannot do what was asked: missing privilege or package, or a step that failed."""
 
 
-def missing(packages_only: bool = False) -> list[str]:
+def missing() -> list[str]:
     """What this machine lacks, in words, each with what to do; empty: the lab works here."""
     lacks = []
-    if not packages_only:
-        if os.geteuid() != 0:
-            lacks.append("root (run it with sudo)")
-        if cgroup_root() is None:
-            lacks.append("a cgroup v2 hierarchy (mount -t cgroup2 none /sys/fs/cgroup/unified)")
+    if cgroup_root() is None:
+        lacks.append("a cgroup v2 hierarchy (mount -t cgroup2 none /sys/fs/cgroup/unified)")
+    if os.geteuid() != 0:
+        lacks.append("root (run it with sudo)")
+    elif shutil.which("ip", path=PATH) and not may_mount_and_bridge():
+        lacks.append("the right to mount and to make a bridge (a privileged container)")
     packages = missing_packages()
     if packages:
         lacks.append(f"packages (apt-get install {' '.join(packages)})")
     return lacks
+
+
+def may_mount_and_bridge() -> bool:
+    """Whether root may do here what a lab needs; tried in namespaces that end with the trial."""
+    try:
+        run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"])
+        run(["unshare", "--net", "ip", "link", "add", "trial", "type", "bridge"])
+    except LabError:
+        return False
+    return True
 
 
 def missing_packages() -> list[str]:
