@@ -1,0 +1,305 @@
+"""The requests that change something: start, stop, relabel, adopt. Safe to repeat, each of them.
+
+Every one is fenced and written under the same lock. `start` writes the whole record before anything
+is executed; `stop` writes an intent and leaves the work to the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import List, Mapping
+
+from . import environment, heartbeat, lease, locks, preflight, records, retention, spawn, store
+from . import spec as specs
+from .node import Node, boottime
+from .observe import Observer
+from .probes import Probes
+from .records import Seen
+from .spec import Spec
+from .store import Damaged
+from .wire import AgentError, Fields, Json
+
+
+class Actor:
+    """Acts on this node's launches for whoever holds the lease."""
+
+    def __init__(
+        self, node: Node, observer: Observer, probes: Probes, env: Mapping[str, str]
+    ) -> None:
+        self.node = node
+        self.observer = observer
+        self.probes = probes
+        self.env = env
+
+    # --- start --------------------------------------------------------------------------------
+
+    def start(self, request: Json) -> Json:
+        """`started`, `already` or `ended`; a refusal leaves no record."""
+        fields = Fields(request)
+        asked, labels = fields.object("spec"), _labels(request)
+        fleet, _, _ = lease.fence(self.node, request)
+        spec = self._parse(asked, fleet)
+        lease.refuse_if_held(self.node, spec.launch)
+        state = self._existing(asked, spec)
+        if state in ("already", "ended"):
+            return {"state": state}
+        self._refuse_taken(spec)
+        self._preflight(spec)
+        with locks.acting(self.node.acting_lock):
+            lease.fence(self.node, request)
+            lease.refuse_if_held(self.node, spec.launch)
+            state = self._existing(asked, spec)
+            if state in ("already", "ended"):
+                return {"state": state}
+            self._refuse_taken(spec)
+            if state == "absent":
+                self._make_room(spec)
+                self._write_record(asked, spec, labels)
+            self._spawn(spec.launch, spec.mark, [])
+        return {"state": "started"}
+
+    def _parse(self, asked: Json, fleet: str) -> Spec:
+        try:
+            spec = specs.parse(asked)
+        except Damaged as error:
+            raise AgentError("bad-request", "spec: %s" % error) from None
+        if spec.fleet != fleet:
+            raise AgentError(
+                "bad-request", "spec: fleet %s under the lease of %s" % (spec.fleet, fleet)
+            )
+        if spec.machine_id != self.node.identity.machine_id:
+            raise AgentError(
+                "bad-request",
+                "spec: rank %d is for machine %s, this is %s"
+                % (spec.rank, spec.machine_id, self.node.identity.machine_id),
+            )
+        return spec
+
+    def _existing(self, asked: Json, spec: Spec) -> str:
+        """absent | cut-off (record, nothing executed) | already | ended. AgentError `conflict`."""
+        seen = self._see(spec.launch)
+        if seen is None:
+            return "absent"
+        if seen.spec is None:
+            raise AgentError(
+                "conflict", "launch %s is here, its record %s" % (seen.name, seen.spec_error)
+            )
+        if not records.same_spec(seen.spec, asked):
+            raise AgentError("conflict", "launch %s is here with another spec" % seen.name)
+        if seen.ended or seen.phase == records.ENDED:
+            return "ended"
+        return "cut-off" if seen.never_began else "already"
+
+    def _refuse_taken(self, spec: Spec) -> None:
+        """AgentError where another live launch, of whichever fleet, holds a GPU or a port."""
+        for other in self._others(spec.launch):
+            if not other.alive:
+                continue
+            held_gpus, held_ports = _holds(other)
+            if held_gpus is None:
+                if spec.gpus and spec.gpu_source == "declared":
+                    raise AgentError(
+                        "gpu-taken",
+                        "launch %s is alive and its record %s: which GPUs it holds is not known"
+                        % (other.name, other.spec_error),
+                    )
+                continue
+            for gpu in spec.gpus:
+                if gpu in held_gpus:
+                    raise AgentError("gpu-taken", "GPU %s is held by launch %s" % (gpu, other.name))
+            for name, port in sorted(spec.ports.items()):
+                if port in held_ports:
+                    raise AgentError(
+                        "port-taken", "port %d (%s) is held by launch %s" % (port, name, other.name)
+                    )
+
+    def _others(self, launch: str) -> List[Seen]:
+        try:
+            seen = self.observer.launches(self.observer.marks())
+        except OSError as error:
+            raise AgentError("io", "%s: %s" % (self.node.launches, error.strerror)) from None
+        return [s for s in seen if s.name != launch]
+
+    def _preflight(self, spec: Spec) -> None:
+        gpus: Json = {}
+        if spec.gpus and spec.gpu_source == "nvml":
+            pids, _ = records.by_launch(self.node, self.observer.marks())
+            owners = {pid: name for name, found in pids.items() for pid in found}
+            gpus = self.observer.gpus.look(owners, preflight.DEADLINE_S)
+        found = preflight.findings(self.node, spec, self.probes, gpus, self.env)
+        if found:
+            raise AgentError("preflight", "; ".join(found), found)
+
+    def _make_room(self, spec: Spec) -> None:
+        others = self._others(spec.launch)
+        gone = retention.removable(others, spec.fleet, spec.replica, boottime())
+        retention.remove(self.node, gone)
+
+    def _write_record(self, asked: Json, spec: Spec, labels: Json) -> None:
+        """The whole folder at once, by one rename: there is never a launch without its record."""
+        part = os.path.join(self.node.root, "part-%s" % spec.launch)
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            os.makedirs(os.path.join(part, "files"), 0o700)
+            os.makedirs(self.node.launches, 0o700, exist_ok=True)
+            for path, content in spec.files:
+                target = os.path.join(part, "files", path)
+                os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+                store.write_bytes(target, content.encode("utf-8", "surrogatepass"))
+            store.write(os.path.join(part, "labels.json"), labels)
+            # Room for the heartbeat while there is some: written in place it then never fails.
+            store.write_bytes(os.path.join(part, "lock"), b" " * heartbeat.SIZE)
+            record = {**asked, "boot_id": self.node.identity.boot_id}
+            store.write(os.path.join(part, "spec.json"), record)
+            os.rename(part, self.node.launch_dir(spec.launch))
+            store.sync_folder(self.node.launches)
+        except OSError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise AgentError("io", "record of %s: %s" % (spec.launch, error.strerror)) from None
+
+    def _spawn(self, launch: str, mark: str, options: List[str]) -> None:
+        env = environment.of_supervisor(self.env, mark)
+        folder = self.node.launch_dir(launch)
+        why = spawn.supervisor(self.node.runs_from, folder, options, env)
+        if why:
+            raise AgentError("internal", "launch %s: %s" % (launch, why))
+
+    # --- stop, adopt, relabel -----------------------------------------------------------------
+
+    def stop(self, request: Json) -> Json:
+        """`stopping`: the intent is written, somebody carries it out; `ended`: nothing is left."""
+        with locks.acting(self.node.acting_lock):
+            seen, fleet = self._fenced(request)
+            if seen.ended:
+                return {"state": "ended"}
+            if seen.never_began:
+                self._write_end(seen, "stopped", "stopped before anything was executed")
+                return {"state": "ended"}
+            self._write_intent(seen, request)
+            if seen.supervised:
+                _nudge(seen)
+            else:
+                self._supervise_again(seen, fleet)
+        return {"state": "stopping"}
+
+    def _write_intent(self, seen: Seen, request: Json) -> None:
+        before = seen.intent or {}
+        intent: Json = {
+            "format": "1.0",
+            "intent": "stop",
+            # Asked again (perhaps with a shorter grace), the age still counts from the first time.
+            "boottime": before.get("boottime", boottime()),
+            "boot_id": self.node.identity.boot_id,
+            "by": request["owner"],
+            "epoch": request["epoch"],
+        }
+        if request.get("grace_s") is not None:
+            intent["grace_s"] = Fields(request).number("grace_s")
+        try:
+            os.makedirs(seen.folder, 0o700, exist_ok=True)
+            store.write(os.path.join(seen.folder, "intent.json"), intent)
+        except OSError as error:
+            raise AgentError("io", "intent of %s: %s" % (seen.name, error.strerror)) from None
+
+    def adopt(self, request: Json) -> Json:
+        """`supervised`: it has a supervisor; `adopted`: a new one; `ended`: nothing is left."""
+        with locks.acting(self.node.acting_lock):
+            seen, fleet = self._fenced(request)
+            if seen.supervised:
+                return {"state": "supervised"}
+            if seen.alive:
+                if seen.spec is None and seen.intent is None:
+                    raise AgentError(
+                        "not-found", "launch %s: its record %s" % (seen.name, seen.spec_error)
+                    )
+                self._supervise_again(seen, fleet)
+                return {"state": "adopted"}
+            if seen.same_boot and seen.phase != records.ENDED:
+                kind = "preflight" if seen.never_began else "unknown"
+                kind = "stopped" if seen.intent is not None else kind
+                self._write_end(seen, kind, "its supervisor was killed, so nobody saw how")
+            return {"state": "ended"}
+
+    def relabel(self, request: Json) -> Json:
+        """Replace what may change without a restart."""
+        labels = _labels(request)
+        with locks.acting(self.node.acting_lock):
+            seen, _ = self._fenced(request)
+            try:
+                store.write(os.path.join(seen.folder, "labels.json"), labels)
+            except OSError as error:
+                raise AgentError("io", "labels of %s: %s" % (seen.name, error.strerror)) from None
+        return {}
+
+    def _fenced(self, request: Json) -> "tuple[Seen, str]":
+        """The launch that the request is about, once fence, hold and fleet allow to touch it."""
+        fleet, _, _ = lease.fence(self.node, request)
+        launch = Fields(request).text("launch")
+        if not specs.LAUNCH.match(launch):
+            raise AgentError("bad-request", "launch %r is no launch id" % launch)
+        lease.refuse_if_held(self.node, launch)
+        seen = self._see(launch)
+        if seen is None:
+            raise AgentError("not-found", "launch %s is not on this node" % launch)
+        owner = seen.fleet or self._fleet_by_mark(launch)
+        if owner and owner != fleet:
+            raise AgentError("conflict", "launch %s belongs to fleet %s" % (launch, owner))
+        return seen, fleet
+
+    def _fleet_by_mark(self, launch: str) -> str:
+        return records.by_launch(self.node, self.observer.marks())[1].get(launch, "")
+
+    def _see(self, launch: str) -> "Seen | None":
+        pids, _ = records.by_launch(self.node, self.observer.marks())
+        if launch not in pids and not os.path.isdir(self.node.launch_dir(launch)):
+            return None
+        return records.see(self.node, self.observer.cache, launch, pids)
+
+    def _supervise_again(self, seen: Seen, fleet: str) -> None:
+        mark = "%s/%s/-@%s" % (fleet, seen.name, self.node.identity.machine_id)
+        self._spawn(seen.name, mark, ["--adopt", fleet])
+
+    def _write_end(self, seen: Seen, kind: str, message: str) -> None:
+        """Record the end of a launch without supervisor; nothing is done where it gets one now."""
+        fd = locks.try_lock(os.path.join(seen.folder, "lock"), 1.0)
+        if fd is None:
+            return
+        ending = {"kind": kind, "message": message, "boottime": boottime()}
+        boot = {"format": "1.0", "boot_id": self.node.identity.boot_id}
+        status = {**seen.status, **boot, "phase": records.ENDED, "exit": ending}
+        try:
+            store.write(os.path.join(seen.folder, "status.json"), status)
+            heartbeat.write(fd, heartbeat.of(status))
+        except OSError as error:
+            raise AgentError("io", "status of %s: %s" % (seen.name, error.strerror)) from None
+        finally:
+            os.close(fd)
+
+
+def _labels(request: Json) -> Json:
+    try:
+        return specs.labels_of(Fields(request).object("labels", {}))
+    except Damaged as error:
+        raise AgentError("bad-request", str(error)) from None
+
+
+def _holds(seen: Seen) -> "tuple[set[str] | None, set[int]]":
+    """GPUs and ports of the launch on this node; None where its record cannot be read."""
+    if seen.spec is None:
+        return None, set()
+    record = specs.record_of(seen.spec)
+    mine = [p for p in record["places"] if p["rank"] == record["rank"]]
+    return {g for p in mine for g in p["gpus"]}, {n for p in mine for n in p["ports"].values()}
+
+
+def _nudge(seen: Seen) -> None:
+    """Tell the supervisor to look at its intent now; it looks each second anyway."""
+    import signal
+
+    from . import procs
+
+    supervisor = seen.status.get("supervisor")
+    entry = procs.Process.from_json(supervisor)
+    if entry is not None:
+        procs.signal_process(entry.pid, entry.start_time, signal.SIGUSR1)

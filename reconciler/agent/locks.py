@@ -1,0 +1,66 @@
+"""flock, the truth about who acts and who supervises: it ends with its process, however that ended.
+
+Descriptors are close-on-exec (Python's default), or a shard's process would keep the lock after its
+supervisor died and "alive" would lie.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import contextmanager
+from typing import Iterator, Optional
+
+from .wire import AgentError
+
+ACTING_WAIT_S = 15.0
+"""Longer than the slowest holder: a start waits up to 10 s for its supervisor."""
+
+
+def try_lock(path: str, wait_s: float = 0.0) -> Optional[int]:
+    """The descriptor that holds the lock, or None where another holds it for longer than `wait_s`.
+
+    A short wait is right even for "now or never": whoever only looks holds it for an instant.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.005)
+
+
+def is_held(path: str) -> bool:
+    """Whether anyone holds the lock exclusively; an absent file is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def acting(path: str) -> Iterator[None]:
+    """The node's one lock for whoever writes a record or an intent."""
+    try:
+        fd = try_lock(path, ACTING_WAIT_S)
+    except OSError as error:
+        raise AgentError("io", "%s: %s" % (path, error.strerror)) from None
+    if fd is None:
+        raise AgentError("io", "%s is held by another for %d s" % (path, ACTING_WAIT_S))
+    try:
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,132 @@
+"""The GPUs as NVML shows them; runs in a probe child only, because any call here may hang for ever.
+
+Yields what is known as soon as it is known: first who is there, then each GPU's state, so that one
+GPU whose query hangs does not hide the other seven. pynvml is nvidia-ml-py's module, shipped in the
+agent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+from .wire import Json
+
+_HUGE = 1 << 62
+"""NVML says "not available" of a process's memory by a number of this size."""
+
+
+class Gpus:
+    """Keeps NVML open between looks, and what cannot change about each GPU."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._facts: Any = {}
+
+    def look(self) -> Iterator[Json]:
+        """`driver`, then `gpu` per GPU with its identity, then `state` per GPU."""
+        nvml = self._open()
+        if nvml is None:
+            yield {"driver": "", "cuda": "", "count": 0}
+            return
+        count = nvml.nvmlDeviceGetCount()
+        yield {
+            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "cuda": _version(nvml.nvmlSystemGetCudaDriverVersion()),
+            "count": count,
+        }
+        handles = [_identify(nvml, index) for index in range(count)]
+        for index, (_, identity) in enumerate(handles):
+            yield {"gpu": index, **identity}
+        for index, (handle, _) in enumerate(handles):
+            if handle is not None:
+                yield {"state": index, **self._state(nvml, handle)}
+
+    def _open(self) -> Any:
+        """The module, initialised; None where there is no driver, which is no error."""
+        if self._nvml is not None:
+            return self._nvml
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            # Asked before pynvml is: to compile its 5,000 lines takes longer than all else here.
+            return None
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+                return None
+            raise
+        self._nvml = pynvml
+        return pynvml
+
+    def _state(self, nvml: Any, handle: Any) -> Json:
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            state: Json = {"memory_mib": memory.total >> 20, "used_mib": memory.used >> 20}
+            state["processes"] = _processes(nvml, handle)
+        except nvml.NVMLError as error:
+            return {"error": _word(nvml, error)}
+        capability = _maybe(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+        if capability is not None:
+            state["capability"] = "%d.%d" % tuple(capability)
+        remapped = _maybe(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        if remapped is not None and remapped[3]:
+            state["error"] = "row remapping failed: the GPU needs to be replaced"
+        return state
+
+
+def _identify(nvml: Any, index: int) -> Tuple[Any, Json]:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        identity: Json = {
+            "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+            "name": _text(nvml.nvmlDeviceGetName(handle)),
+            "bus": _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        }
+    except nvml.NVMLError as error:
+        return None, {"uuid": "", "name": "", "bus": "", "error": _word(nvml, error)}
+    return handle, identity
+
+
+def _processes(nvml: Any, handle: Any) -> List[Json]:
+    found = {}
+    for ask in (
+        nvml.nvmlDeviceGetComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        try:
+            entries = ask(handle)
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+                continue
+            raise
+        for entry in entries:
+            used = entry.usedGpuMemory
+            known = isinstance(used, int) and used < _HUGE
+            found[entry.pid] = {"pid": entry.pid, "used_mib": used >> 20 if known else None}
+    return [found[pid] for pid in sorted(found)]
+
+
+def _maybe(nvml: Any, ask: Callable[[], Any]) -> Optional[Any]:
+    """The answer, or None where this GPU or driver does not give it."""
+    try:
+        return ask()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _word(nvml: Any, error: Any) -> str:
+    if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+        return "lost"
+    return str(error)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _version(number: int) -> str:
+    return "%d.%d" % (number // 1000, number % 1000 // 10)

@@ -1,0 +1,224 @@
+"""Whether this node is fit for a launch now: all findings at once, before anything is written.
+
+Asks what the start would stumble over, in words that name values. What may hang is asked in probe
+children; a question that got no answer is a finding too, never a pass.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import re
+import shutil
+import socket
+from typing import Any, Dict, List, Mapping
+
+from . import environment
+from .node import Node
+from .probes import Probes
+from .spec import Command, Spec
+from .wire import Json
+
+DEADLINE_S = 8.0
+UNSEEN_MIB = 2048
+"""Memory in use on a GPU on which no process can be seen (another pid namespace): a driver alone
+uses less."""
+
+
+def findings(
+    node: Node, spec: Spec, probes: Probes, gpus: Json, env: Mapping[str, str]
+) -> List[str]:
+    """Why the launch must not be started here now; `gpus` is a fresh `GpusPart`."""
+    found: List[str] = []
+    found += _mode(spec)
+    found += _ports(spec)
+    found += _programs(spec, env)
+    found += _paths(spec, probes)
+    found += _gpus(spec, gpus)
+    found += _needs(node, spec, probes)
+    found += _root(node)
+    return found
+
+
+def _mode(spec: Spec) -> List[str]:
+    if spec.mode not in ("plain", "system"):
+        return ["mode %s: this agent knows plain and system" % spec.mode]
+    if spec.mode == "plain" and _killed_at_logout():
+        return [
+            "logind ends this user's processes at logout (KillUserProcesses=yes); "
+            "use mode system or set KillUserProcesses=no"
+        ]
+    return []
+
+
+def _killed_at_logout() -> bool:
+    """logind.conf(5): the last setting wins; root is excluded by default."""
+    if os.getuid() == 0 or not os.path.isdir("/run/systemd/seats"):
+        return False
+    files = ["/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf"]
+    for folder in ("/usr/lib", "/run", "/etc"):
+        files += sorted(glob.glob("%s/systemd/logind.conf.d/*.conf" % folder))
+    text = "".join(_text(path) for path in files)
+    values = re.findall(r"(?m)^\s*KillUserProcesses\s*=\s*(\S+)", text)
+    excluded = re.findall(r"(?m)^\s*KillExcludeUsers\s*=(.*)$", text)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    kills = bool(values) and values[-1].lower() in ("yes", "true", "1", "on")
+    return kills and not (excluded and user in excluded[-1].split())
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read() + "\n"
+    except OSError:
+        return ""
+
+
+def _ports(spec: Spec) -> List[str]:
+    if not spec.address or not spec.ports:
+        return []
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            spec.address, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        return ["address %s: %s" % (spec.address, error)]
+    found = []
+    for name, port in sorted(spec.ports.items(), key=lambda item: item[1]):
+        why = _cannot_bind(family, (target[0], port, *target[2:]))
+        if why:
+            found.append("port %d (%s) on %s: %s" % (port, name, spec.address, why))
+    return found
+
+
+def _cannot_bind(family: int, target: Any) -> str:
+    """A listener of another process makes this fail, also where both would share the port."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(target)
+            probe.listen(1)
+        except (OSError, OverflowError) as error:
+            return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def _programs(spec: Spec, env: Mapping[str, str]) -> List[str]:
+    return [why for why in (_missing_program(c, env) for c in spec.commands) if why]
+
+
+def _missing_program(command: Command, env: Mapping[str, str]) -> str:
+    program = command.argv[0]
+    path = environment.of_command(env, "", command.env, [], [])["PATH"]
+    if "/" in program and not os.path.isabs(program):
+        return "command %s: program %s is neither absolute nor a name" % (command.name, program)
+    if shutil.which(program, path=path) is None:
+        where = "" if "/" in program else " in PATH %s" % path
+        return "command %s: program %s is not found or not executable%s" % (
+            command.name,
+            program,
+            where,
+        )
+    return ""
+
+
+def _paths(spec: Spec, probes: Probes) -> List[str]:
+    if not spec.require_paths:
+        return []
+    reply = probes.system.ask({"paths": list(spec.require_paths)}, DEADLINE_S)
+    if reply.error or not reply.parts:
+        return ["paths %s: %s" % (", ".join(spec.require_paths), reply.error or "no answer")]
+    states: List[Json] = reply.parts[0]["paths"]
+    return ["path %s: %s" % (s["path"], s["error"]) for s in states if s["error"]]
+
+
+def _gpus(spec: Spec, gpus: Json) -> List[str]:
+    if not spec.gpus:
+        return []
+    if spec.gpu_source == "declared":
+        absent = [name for name in spec.gpus if name not in spec.gpu_index]
+        return ["GPU %s: the spec gives no index for it" % name for name in absent]
+    if gpus.get("error"):
+        return ["GPUs cannot be seen: %s" % gpus["error"]]
+    by_uuid: Dict[str, Json] = {gpu["uuid"]: gpu for gpu in gpus["items"]}
+    found = []
+    for uuid in spec.gpus:
+        gpu = by_uuid.get(uuid)
+        if gpu is None:
+            found.append("GPU %s is not on this node (%d others are)" % (uuid, len(by_uuid)))
+        else:
+            found += _busy(uuid, gpu)
+    return found
+
+
+def _busy(uuid: str, gpu: Json) -> List[str]:
+    if gpu["error"]:
+        return ["GPU %s: %s" % (uuid, gpu["error"])]
+    processes: List[Json] = gpu.get("processes", [])
+    if processes:
+        return ["GPU %s is held by %s" % (uuid, _holder(p)) for p in processes]
+    used = gpu.get("used_mib") or 0
+    if used > UNSEEN_MIB:
+        return ["GPU %s has %d MiB in use by processes that cannot be seen" % (uuid, used)]
+    return []
+
+
+def _holder(process: Json) -> str:
+    owner = "launch %s" % process["launch"] if process["launch"] else "a stranger"
+    memory = process["used_mib"]
+    return "%s: pid %d (%s, user %s, %s MiB)" % (
+        owner,
+        process["pid"],
+        process["name"] or "?",
+        process["user"] or "?",
+        "?" if memory is None else memory,
+    )
+
+
+def _needs(node: Node, spec: Spec, probes: Probes) -> List[str]:
+    """RAM, shared memory and limits against what the profile in the record asks for."""
+    needs = {k: v for k, v in spec.needs.items() if v and not isinstance(v, bool)}
+    wanted = {"ram_gib", "shm_gib", "nofile", "memlock"} & needs.keys()
+    if not wanted:
+        return []
+    reply = probes.system.ask({"resources": node.root}, DEADLINE_S)
+    if reply.error or not reply.parts:
+        return ["resources: %s" % (reply.error or "no answer")]
+    have: Json = reply.parts[0]["resources"]
+    found = []
+    for name, free, what in (
+        ("ram_gib", have["ram_free_mib"], "RAM"),
+        ("shm_gib", have["shm_free_mib"], "/dev/shm"),
+    ):
+        need = needs.get(name, 0)
+        if need and (free is None or free < need * 1024):
+            found.append("%s: %s MiB free, the profile needs %s GiB" % (what, free, need))
+    if spec.mode == "system":
+        return found
+    if needs.get("nofile", 0) > have["nofile"]:
+        found.append("nofile: at most %d, the profile needs %s" % (have["nofile"], needs["nofile"]))
+    if not _enough_memlock(have["memlock"], str(needs.get("memlock", ""))):
+        found.append("memlock: %s, the profile needs %s" % (have["memlock"], needs["memlock"]))
+    return found
+
+
+def _enough_memlock(have: str, need: str) -> bool:
+    if not need or have == "unlimited":
+        return True
+    return need.isdigit() and have.split()[0].isdigit() and int(have.split()[0]) >= int(need)
+
+
+def _root(node: Node) -> List[str]:
+    """Written to for real: a file system that went read-only still says that it may be."""
+    path = os.path.join(node.root, ".writable.%d" % os.getpid())
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(fd, b"x" * 65536)
+        finally:
+            os.close(fd)
+            os.unlink(path)
+    except OSError as error:
+        return ["root %s is not writable: %s" % (node.root, error.strerror)]
+    return []

@@ -1,0 +1,134 @@
+"""The child that asks what may hang: NVML, sysfs, file systems on paths that a spec names.
+
+One request line in, one or more answer lines out, the last one `{"done": true}`. It knows nothing
+of deadlines: its parent has one and kills it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from typing import Any, Callable, Dict, Iterator, List
+
+from . import netlink, nvml
+from .wire import Json
+
+_SYSFS = "/sys/class/infiniband"
+
+
+def main(kind: str) -> int:
+    """Answer requests on stdin until it ends."""
+    asks = {"nvml": _nvml_ask, "system": _system_ask}
+    answer = asks[kind]()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            for part in answer(request):
+                _say(part)
+            _say({"done": True})
+        except Exception as error:  # noqa: BLE001 - the one edge of this process
+            _say({"done": True, "error": "%s: %s" % (type(error).__name__, error)})
+    return 0
+
+
+def _say(part: Json) -> None:
+    sys.stdout.write(json.dumps(part) + "\n")
+    sys.stdout.flush()
+
+
+def _nvml_ask() -> Callable[[Json], Iterator[Json]]:
+    gpus = nvml.Gpus()
+    return lambda request: gpus.look()
+
+
+def _system_ask() -> Callable[[Json], Iterator[Json]]:
+    return _system
+
+
+def _system(request: Json) -> Iterator[Json]:
+    asks: Dict[str, Callable[[Any], Any]] = {
+        "adapters": lambda _: adapters(),
+        "interfaces": lambda _: [dict(i._asdict()) for i in netlink.interfaces()],
+        "resources": lambda root: resources(root),
+        "paths": lambda paths: [path_state(p) for p in paths],
+    }
+    for name, argument in request.items():
+        yield {name: asks[name](argument)}
+
+
+def adapters() -> List[Json]:
+    """RDMA adapter ports; a node without such hardware has none."""
+    found: List[Json] = []
+    for name in _names(_SYSFS):
+        device = "%s/%s" % (_SYSFS, name)
+        links = _names("%s/device/net" % device)
+        for port in _names("%s/ports" % device):
+            folder = "%s/ports/%s" % (device, port)
+            found.append(
+                {
+                    "name": name,
+                    "port": int(port),
+                    # "4: ACTIVE"
+                    "state": _value("%s/state" % folder).partition(": ")[2].lower(),
+                    "link_layer": _value("%s/link_layer" % folder),
+                    "rate": _value("%s/rate" % folder),
+                    "interface": links[0] if links else "",
+                }
+            )
+    return found
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _value(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(256).strip()
+    except OSError:
+        return ""
+
+
+def resources(root: str) -> Json:
+    """What is free; each as this user's processes would have it."""
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return {
+        "ram_free_mib": _ram_free_mib(),
+        "shm_free_mib": _free_mib("/dev/shm"),
+        "disk_free_mib": _free_mib(root),
+        "memlock": "unlimited" if soft == resource.RLIM_INFINITY else "%d KiB" % (soft // 1024),
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+    }
+
+
+def _ram_free_mib() -> Any:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) // 1024
+    return None
+
+
+def _free_mib(path: str) -> Any:
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return None
+    return stat.f_bavail * stat.f_frsize >> 20
+
+
+def path_state(path: str) -> Json:
+    """Whether a path that a launch needs is there and readable."""
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        return {"path": path, "error": error.strerror or "cannot be read"}
+    if not os.access(path, os.R_OK):
+        return {"path": path, "error": "not readable by %s" % os.getuid()}
+    return {"path": path, "error": "", "size": stat.st_size}
