@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reconciler.core import brakes, effective, rename, unseen, views, wanted
+from reconciler.core import brakes, effective, quarantine, rename, unseen, views, wanted
 from reconciler.core.backoff import backoff
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import Ending, ending
@@ -38,7 +38,8 @@ def diff(desired: Desired, observed: Observed) -> Diff:
     sightings = views.gather(desired, observed, catalog)
     groups = wanted.group(sightings.launches)
     chosen, renamed = _choose(catalog, groups)
-    pass_ = _Pass(catalog, sightings, groups, chosen, renamed, _retries(desired, observed))
+    retries = _retries(desired, observed)
+    pass_ = _Pass(catalog, sightings, groups, chosen, renamed, retries)
     replicas = sorted(
         [*pass_.wanted_replicas(), *pass_.unwanted_replicas()],
         key=lambda r: (r.placement, r.ordinal, r.replica),
@@ -53,7 +54,7 @@ def diff(desired: Desired, observed: Observed) -> Diff:
         ),
         strangers=sightings.strangers,
         brakes=brakes.brakes(replicas, desired),
-        quarantines=brakes.quarantines(everything, replicas, desired, observed, pass_.retries),
+        quarantines=quarantine.quarantines(everything, replicas, desired, observed, retries),
     )
 
 
@@ -221,7 +222,8 @@ class _Pass:
             for s, end in launches
         )
         blocked = "" if _in_sight(launches) else perhaps.perhaps(placement, want)
-        verdict, reason = _replica_verdict(placement, judged, current, kept, blocked)
+        ends = {s.view.launch: end for s, end in launches}
+        verdict, reason = _replica_verdict(placement, judged, ends, current, kept, blocked)
         old = self.renamed.get(want.replica)
         return JudgedReplica(
             replica=want.replica,
@@ -280,6 +282,7 @@ def _in_sight(launches: Iterable[tuple[Sighting, Ending | None]]) -> bool:
 def _replica_verdict(
     placement: Placement,
     judged: Sequence[JudgedLaunch],
+    ends: Mapping[str, Ending | None],
     current: str,
     kept: str,
     blocked: str,
@@ -294,13 +297,13 @@ def _replica_verdict(
         return Verdict.SUSPENDED, f"placement {placement.name} is suspended"
     if blocked:
         return Verdict.UNREACHABLE, blocked
-    ended = [j for j in judged if j.verdict is Verdict.EXITED]
     if running:
         last = _last(running)
         return last.verdict, last.reason
-    by_itself = next((j for j in ended if not _on_request(j)), None)
-    if by_itself is not None and by_itself is ended[0]:
-        return by_itself.verdict, by_itself.reason
+    newest = next((j for j in judged if j.verdict is Verdict.EXITED), None)
+    end = ends[newest.view.launch] if newest else None
+    if newest is not None and end is not None and not end.on_request:
+        return newest.verdict, newest.reason
     return Verdict.MISSING, "nothing of it runs"
 
 
@@ -310,10 +313,6 @@ _HELD = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
 def _counts(judged: JudgedLaunch) -> bool:
     """A damaged leftover of which nothing runs neither holds nor counts."""
     return judged.verdict is not Verdict.UNKNOWN or judged.view.alive
-
-
-def _on_request(judged: JudgedLaunch) -> bool:
-    return judged.reason == "stopped on request"
 
 
 def _last(judged: Sequence[JudgedLaunch]) -> JudgedLaunch:

@@ -7,7 +7,7 @@ rank that was never started, nor what followed a stop that was asked for. Failur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -35,7 +35,7 @@ class Ending:
     on_request: bool = False
     """All of it was stopped because somebody asked."""
     clears: bool = False
-    """A reboot: earlier failures no longer delay anything."""
+    """A reboot, then or since: what failed before it no longer delays anything."""
     executed: bool = True
     """False: the node refused before anything ran; asking again costs nothing."""
     nodes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def ending(sighting: Sighting) -> Ending | None:
     for rule in _RULES:
         found = rule(sighting, dead)
         if found is not None:
-            return found
+            return replace(found, clears=True) if any(r.before_boot for r in dead) else found
     return Ending("stopped on request", on_request=True, age_s=_age(dead))
 
 
@@ -82,6 +82,8 @@ def overdue(sighting: Sighting) -> str:
 
 def own_exits(dead: tuple[DeadRank, ...]) -> list[tuple[DeadRank, Shard]]:
     """Ranks that ended by themselves, before anybody asked for a stop."""
+    # No age outlives a boot: what was asked to stop before one is taken at its word.
+    dead = tuple(r for r in dead if not (r.before_boot and r.shard and r.shard.stop_asked))
     asked = [r.shard.stop_age_s for r in dead if r.shard and r.shard.stop_asked]
     stop_age = max(asked, default=-1.0)
     return [

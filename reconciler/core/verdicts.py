@@ -152,8 +152,6 @@ def _surplus(case: Case) -> str:
         return f"{case.current} has taken over"
     if case.current and view.launch not in (case.current, case.kept):
         return f"{case.current} is to take over"
-    if case.kept and view.launch not in (case.current, case.kept):
-        return f"{case.kept} is kept"
     return ""
 
 

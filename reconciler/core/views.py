@@ -40,6 +40,8 @@ class DeadRank:
     node: str
     how: Death
     shard: Shard | None = None
+    before_boot: bool = False
+    """It ended before its node's last boot."""
 
 
 @dataclass(frozen=True)
@@ -294,22 +296,27 @@ def _dead_ranks(
         if shard is None:
             how = Death.ABSENT if nodes.knows(place.node) else Death.LOST
             dead.append(DeadRank(place.rank, place.node, how))
-        elif how_ended := _ended(shard, nodes.boot_id(place.node)):
-            dead.append(DeadRank(place.rank, place.node, how_ended, shard))
+        elif how_ended := _ended(shard, boot := nodes.boot_id(place.node)):
+            earlier = _other_boot(shard, boot)
+            dead.append(DeadRank(place.rank, place.node, how_ended, shard, earlier))
     return tuple(dead)
 
 
 def _ended(shard: Shard, boot_id: str) -> Death | None:
-    boot = shard.boot_id or (shard.record.boot_id if shard.record else "")
     kind = shard.exit.kind if shard.exit else None
     if kind is ExitKind.STOPPED:
         return None if shard.alive else Death.STOPPED
     if kind is ExitKind.REBOOT:
         return Death.REBOOT
-    if kind is None and boot and boot_id and boot != boot_id:
+    if kind is None and _other_boot(shard, boot_id):
         return Death.REBOOT
     # A supervisor that has recorded an exit may still be sweeping what the engine left behind.
     return Death.ENDED if kind is not None or not shard.alive else None
+
+
+def _other_boot(shard: Shard, boot_id: str) -> bool:
+    boot = shard.boot_id or (shard.record.boot_id if shard.record else "")
+    return bool(boot and boot_id) and boot != boot_id
 
 
 def _rank_ready(shard: Shard | None) -> bool:
