@@ -59,6 +59,35 @@ def load(
     return Loaded(desired, ordered(findings))
 
 
+def inventory(
+    files: Sequence[SourceFile],
+    revision: Revision,
+    *,
+    limits: Limits | None = None,
+    found: Iterable[Finding] = (),
+) -> Loaded:
+    """Only which nodes there are: the Fleet and Node documents, whatever is wrong with the rest.
+
+    Enough to look at the nodes under a revision that does not validate; never to act on.
+    """
+    limits = limits or Limits()
+    findings = list(found)
+    repo = Repo({file.path: file.raw for file in files}, limits)
+    _read_all(repo, files, findings)
+    repo.entries = {kind: dict(repo.of(kind)) for kind in ("Fleet", "Node")}
+    _one_fleet(repo, findings)
+    findings += check(repo)
+    findings = [f for f in findings if _concerns_nodes(f)]
+    good = not any(not f.warning for f in findings) and len(repo.of("Fleet")) == 1
+    return Loaded(_desired(repo, revision) if good else None, ordered(findings))
+
+
+def _concerns_nodes(finding: Finding) -> bool:
+    folders, name = finding.file.split("/")[:-1], finding.file.split("/")[-1]
+    about = finding.subject.split(" ")[0]
+    return name == "fleet.yaml" or "nodes" in folders or about in ("fleet", "node")
+
+
 def _desired(repo: Repo, revision: Revision) -> Desired:
     (fleet,) = repo.values("Fleet").values()
     return Desired(

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pygit2
@@ -21,7 +21,7 @@ from reconciler.core.model import Desired, Revision
 from reconciler.errors import GitError, InvalidFleet
 from reconciler.fleet.fetcher import Fetcher
 from reconciler.fleet.findings import Finding, errors, nearest, quoted, summary
-from reconciler.fleet.load import Loaded, load
+from reconciler.fleet.load import Loaded, inventory, load
 from reconciler.fleet.repo import SourceFile
 from reconciler.fleet.strictyaml import Limits
 from reconciler.fleet.tree import Sort, TreeEntry, choose, of_interest, refused
@@ -194,19 +194,29 @@ class Source:
         """The fleet at a commit. Raises InvalidFleet with every finding, or GitError."""
         return self._checked(self.check(revision), str(revision))
 
+    def load_inventory(self, revision: Revision) -> Desired:
+        """Its Fleet and Node documents only: to look at the nodes under a revision that does not
+        validate, never to act. Raises InvalidFleet or GitError."""
+        return self._checked(self.check(revision, inventory), str(revision))
+
+    @property
+    def has_worktree(self) -> bool:
+        """Whether there is a working tree to load."""
+        return self._folder is not None
+
     def load_worktree(self) -> Desired:
         """The fleet in the working tree; `revision.dirty` where it differs from HEAD."""
         loaded = self.check_worktree()
         return self._checked(loaded, f"working tree of {self._folder}")
 
-    def check(self, revision: Revision) -> Loaded:
+    def check(self, revision: Revision, reader: Callable[..., Loaded] | None = None) -> Loaded:
         """As `load`, with the findings as a value. Raises GitError."""
         try:
-            return self._check(revision)
+            return self._check(revision, reader or load)
         except (KeyError, ValueError, pygit2.GitError) as error:
             raise _git_error(f"commit {revision.commit}", error) from error
 
-    def _check(self, revision: Revision) -> Loaded:
+    def _check(self, revision: Revision, reader: Callable[..., Loaded]) -> Loaded:
         repo = self._need_repo()
         tree = self._fleet_tree(revision.commit)
         if tree is None:
@@ -214,7 +224,7 @@ class Source:
         entries, ids, complete = _list_tree(repo, tree, self.limits)
         chosen = choose(entries, self.limits, complete=complete)
         files = [SourceFile(self._prefix + p, repo[ids[p]].read_raw()) for p in chosen.paths]
-        return load(files, revision, limits=self.limits, found=self._placed(chosen.findings))
+        return reader(files, revision, limits=self.limits, found=self._placed(chosen.findings))
 
     def check_worktree(self) -> Loaded:
         """As `load_worktree`, with the findings as a value. Raises GitError."""
