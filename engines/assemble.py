@@ -54,6 +54,7 @@ def shard(
     stop: Stop,
     health_path: str = "/health",
     check_model: bool = True,
+    loads_model: bool = True,
 ) -> Shard:
     """A finished shard: sidecars first, files, health where it serves, the container around it."""
     refs = references(request, rank)
@@ -63,6 +64,7 @@ def shard(
         health=_health(request, rank, health_path, check_model) if serves else None,
         files=refs.files(request.profile.files),
         stop_signal=stop.signal,
+        loads_model=loads_model,
     )
     if request.profile.runtime.kind == "container":
         return container.around(request, made)

@@ -256,6 +256,8 @@ class Shard:
     files: tuple[RenderedFile, ...] = ()
     container: Container | None = None
     stop_signal: str = "TERM"
+    loads_model: bool = True
+    """False: this rank reads no weights, so they need not be on its node."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ class Engine(Protocol):
     name: str
     mixes_gpus: bool
     """Whether one replica may have GPUs of different types."""
+    loads_weights: bool
+    """Whether it needs a model's path."""
     stop: Stop
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:

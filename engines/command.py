@@ -20,6 +20,7 @@ class CommandEngine:
 
     name = "command"
     mixes_gpus = False
+    loads_weights = False
     stop = Stop()
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:

@@ -67,7 +67,7 @@ def _rdma(host: Host) -> Iterator[str]:
 
 
 def _mounts(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str]:
-    if host.model_path:
+    if host.model_path and shard.loads_model:
         yield from _mount(host.model_path, host.model_path, readonly=True)
     if shard.files:
         files = f"{host.launch_dir}/files"

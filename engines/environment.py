@@ -109,6 +109,10 @@ RDMA_ROWS = (
 )
 
 
+EXCLUDES = {"NVSHMEM_HCA_PE_MAPPING": "NVSHMEM_HCA_LIST"}
+"""A profile's own mapping, and the list that would override it."""
+
+
 def rows(host: Host) -> tuple[Row, ...]:
     """The rows that apply to an engine whose ranks talk through NCCL and its kin."""
     fabric = host.fabric
@@ -136,6 +140,9 @@ def layered(
         env.update(layer)
     env.update(refs.env(request.profile.env))
     env.update(refs.env(role.env))
+    for name, other in EXCLUDES.items():
+        if name in env:
+            env.pop(other, None)
     return env
 
 

@@ -54,6 +54,7 @@ class LlamaCpp:
 
     name = "llamacpp"
     mixes_gpus = True
+    loads_weights = True
     stop = Stop(signal="TERM", least_grace_s=2)
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
@@ -93,16 +94,17 @@ class LlamaCpp:
 
     def _worker(self, request: LaunchRequest, rank: int) -> Shard:
         profile, host = request.profile, request.hosts[rank]
-        argv = [beside(profile, host, WORKER, SERVER)]
+        main = program(profile, host, SERVER, in_venv=False)
+        argv = [beside(main, host, profile, WORKER)]
         argv += ["-H", host.address, "-p", str(port(request, RPC))]
         argv += references(request, rank).all(profile.worker.args)
         work = command(request, rank, "rpc", argv, wait_for=_next_worker(request, rank))
-        return shard(request, rank, [work], serves=False, stop=self.stop)
+        return shard(request, rank, [work], serves=False, stop=self.stop, loads_model=False)
 
 
 def _server_argv(request: LaunchRequest) -> Iterator[str]:
     profile, host = request.profile, request.hosts[0]
-    yield from (program(profile, host, SERVER), "-m", host.model_path)
+    yield from (program(profile, host, SERVER, in_venv=False), "-m", host.model_path)
     if profile.served_names:
         yield from ("--alias", ",".join(profile.served_names))
     yield from ("--host", host.http, "--port", str(port(request, HTTP)))

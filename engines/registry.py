@@ -72,7 +72,16 @@ class Registry:
 def _load(point: metadata.EntryPoint) -> Engine:
     loaded = point.load()
     engine = loaded() if isinstance(loaded, type) else loaded
-    needed = ("mixes_gpus", "stop", "gpu_count", "check", "port_names", "build", "classify_exit")
+    needed = (
+        "mixes_gpus",
+        "loads_weights",
+        "stop",
+        "gpu_count",
+        "check",
+        "port_names",
+        "build",
+        "classify_exit",
+    )
     absent = [name for name in needed if not hasattr(engine, name)]
     if absent:
         raise TypeError(f"engine {point.name} of {point.value} lacks {', '.join(absent)}")

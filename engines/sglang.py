@@ -55,6 +55,7 @@ class Sglang:
 
     name = "sglang"
     mixes_gpus = False
+    loads_weights = True
     stop = Stop(
         signal="TERM",
         least_grace_s=10,

@@ -47,6 +47,7 @@ class Sim:
 
     name = "sim"
     mixes_gpus = False
+    loads_weights = False
     stop = Stop(signal="TERM", least_grace_s=1)
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:

@@ -78,6 +78,7 @@ class Vllm:
 
     name = "vllm"
     mixes_gpus = False
+    loads_weights = True
     stop = Stop(
         signal="TERM",
         least_grace_s=10,

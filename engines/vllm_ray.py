@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from engines.addresses import host_port
 from engines.assemble import SERVE, command, port
 from engines.base import Command, EngineProfile, LaunchRequest, WaitFor
-from engines.programs import beside
+from engines.programs import beside, program
 
 GCS = "ray"
 """The head's port: workers and the server wait until it accepts."""
@@ -57,7 +57,7 @@ def start(request: LaunchRequest, rank: int, environment: Mapping[str, str]) -> 
 
 def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     profile, host = request.profile, request.hosts[rank]
-    yield from (beside(profile, host, "ray", "vllm"), "start")
+    yield from (beside(program(profile, host, "vllm"), host, profile, "ray"), "start")
     gcs = port(request, GCS)
     if rank == 0:
         yield from ("--head", f"--port={gcs}")

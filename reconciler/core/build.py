@@ -7,7 +7,7 @@ a ValueError whose text says why: the plan shows it as a Hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import engines
@@ -47,6 +47,13 @@ def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[
     except engines.UnknownEngine as error:
         return [Problem("engine", str(error), "an engine may also come from another package")]
     problems = engine.check(profile)
+    if engine.loads_weights and not (resolved.model.path or resolved.model.paths):
+        hint = "give the model a path on the nodes"
+        problems.append(
+            Problem(
+                "model", f"model {resolved.model.name} has no path, {engine.name} loads it", hint
+            )
+        )
     if not allow_loader_env:
         problems += checks.check_loader_env(profile)
     if profile.stop_grace_s < engine.stop.least_grace_s:
@@ -161,7 +168,7 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
         "files": [{"path": file.path, "content": file.content} for file in shard.files],
         "container": to_json(shard.container),
         "health": to_json(shard.health),
-        "require_paths": required_paths(resolved.model, node.pool),
+        "require_paths": required_paths(resolved.model, node.pool) if shard.loads_model else [],
         "needs": to_json(profile.needs, compact=True),
         "start_timeout_s": profile.start_timeout_s,
         "stop_grace_s": profile.stop_grace_s,
@@ -216,15 +223,27 @@ def _check_adapters_named(
             if adapter.name not in own
         }
         for command in shard.commands:
-            value = command.env.get("NCCL_IB_HCA", "")
-            if not value or value[0] == "^":
-                continue
-            exact = value[0] == "="
-            for part in value.lstrip("=").split(","):
-                wanted = part.split(":", 1)[0]
-                for name, fabric in others.items():
-                    if name == wanted or (not exact and wanted and name.startswith(wanted)):
-                        raise ValueError(
-                            f"node {host.node}: NCCL_IB_HCA={value} takes {name} of fabric "
-                            f"{fabric}; name adapters exactly: `=mlx5_1:1`"
-                        )
+            for variable in ADAPTER_ENV:
+                value = command.env.get(variable, "")
+                for adapter in _adapters_taken(value, others, prefixes=variable == "NCCL_IB_HCA"):
+                    raise ValueError(
+                        f"node {host.node}: {variable}={value} takes {adapter} of fabric "
+                        f"{others[adapter]}, the placement's is "
+                        f"{host.fabric.name if host.fabric else 'none'}; leave it out, or name "
+                        "this fabric's adapters exactly (`=mlx5_1:1`)"
+                    )
+
+
+ADAPTER_ENV = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
+"""Variables that name adapters. NCCL's are prefixes unless the value begins with `=`."""
+
+
+def _adapters_taken(value: str, adapters: Iterable[str], *, prefixes: bool) -> Iterator[str]:
+    """Those of `adapters` that `value` takes. What it excludes (`^`) is warned about elsewhere."""
+    if value.startswith("^"):
+        return
+    loose = prefixes and not value.startswith("=")
+    wanted = [part.split(":", 1)[0] for part in value.lstrip("=").split(",") if part]
+    for adapter in adapters:
+        if any(adapter == word or (loose and adapter.startswith(word)) for word in wanted):
+            yield adapter

@@ -105,7 +105,7 @@ def shell(description: Description) -> str:
         for index, command in enumerate(rank.commands):
             last = index + 1 == len(rank.commands)
             parts += _command_lines(command, background=not last)
-        parts.append(f"# ready: {rank.ready}")
+        parts += [f"# ready: {rank.ready}", f"# stop: {rank.stop}"]
     return "\n".join(parts) + "\n"
 
 
@@ -167,7 +167,8 @@ def _described(
     first = desired.fleet.ports.first
     ports = {name: first + n for n, name in enumerate(port_names(resolved))}
     request = launch_request(desired, resolved, hosts, ports, replica, launch)
-    shards = engines.get(profile.engine).build(request)
+    engine = engines.get(profile.engine)
+    shards, stop = engine.build(request), engine.stop
     ranks = tuple(
         DescribedRank(
             rank=shard.rank,
@@ -178,7 +179,7 @@ def _described(
             files=shard.files,
             launch_dir=host.launch_dir,
             ready=_ready(shard.health),
-            stop=f"{shard.stop_signal}, then KILL after {profile.stop_grace_s} s",
+            stop=_stop(shard.stop_signal, profile.stop_grace_s, stop.leftovers),
         )
         for shard, host, node, seat in zip(shards, hosts, nodes, seats, strict=True)
     )
@@ -204,6 +205,11 @@ def _command(command: Command, node: Node, seat: Seat) -> DescribedCommand:
     wait = command.wait_for
     target = f"{wait.host} {wait.port}" if wait else ""
     return DescribedCommand(command.name, command.argv, env, dict(command.env_files), target)
+
+
+def _stop(signal: str, grace_s: int, leftovers: Sequence[str]) -> str:
+    text = f"{signal}, then KILL after {grace_s} s"
+    return f"{text}; look for {', '.join(leftovers)}" if leftovers else text
 
 
 def _ready(health: Health | None) -> str:
