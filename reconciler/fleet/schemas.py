@@ -38,7 +38,7 @@ SPELLINGS = {"class": "klass"}
 """YAML's word → the field's name, where Python keeps the word for itself."""
 
 SCHEMA_ONLY = frozenset({"kind", "extends", "abstract"})
-"""Properties that are gone before `core/model` sees a document."""
+"""Top-level properties that are gone before `core/model` sees a document."""
 
 Reader = Callable[[Any], Any]
 
@@ -129,7 +129,7 @@ def _object(node: Mapping[str, Any], root: Mapping[str, Any], cls: type) -> Read
     hints = typing.get_type_hints(cls)
     fields: dict[str, tuple[str, Reader]] = {}
     for name, sub in node["properties"].items():
-        if name in SCHEMA_ONLY:
+        if node is root and name in SCHEMA_ONLY:
             fields[name] = ("", _scalar(sub))
         else:
             field = SPELLINGS.get(name, name)
