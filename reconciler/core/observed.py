@@ -299,6 +299,7 @@ class NodeAnswer:
     """Absolute path of the agent's file on the node."""
     agent_version: str = ""
     python: str = ""
+    """Absolute path of the interpreter that runs the agent: the sim engine is started with it."""
     root: str = ""
     """Absolute folder of the records."""
     user: str = ""
