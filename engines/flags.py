@@ -51,8 +51,9 @@ class FlagTable:
         may not, so every one of them counts.
         """
         name = spelled(word)
-        if name in self.spellings:
-            return (self.spellings[name],)
+        for exact in (word.split("=", 1)[0], name):
+            if exact in self.spellings:
+                return (self.spellings[exact],)
         if not self.abbreviates or name in ("-", "--"):
             return ()
         found = [f for n, f in self.spellings.items() if n.startswith(name)]

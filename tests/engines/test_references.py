@@ -1,0 +1,106 @@
+"""References are replaced, literals kept, all else is untouched, and the unknown is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines import references
+from engines.base import EngineProfile, Fabric, Gpu, Host, LaunchRequest, RenderedFile, Sidecar
+
+
+def request(**changes: object) -> LaunchRequest:
+    """Two hosts, one of them IPv6, with a port of their own."""
+    hosts = (
+        Host("gpu-a", "10.0.0.1", (Gpu("GPU-1"),), interface="eno1", model_path="/models/m"),
+        Host("gpu-b", "2001:db8::2", (Gpu("GPU-2"), Gpu("GPU-3")), launch_dir="/r/launches/x"),
+    )
+    profile = EngineProfile("p", "command", nodes=2, served_names=("llama",))
+    return LaunchRequest("x-0-abc", "x-0", profile, hosts, {"http": 20000, "side": 20001})
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "expected"),
+    [
+        ("$(node.address)", 1, "2001:db8::2"),
+        ("http://$(node.host):$(port.http)", 1, "http://[2001:db8::2]:20000"),
+        ("$(leader.address) $(rank)/$(nodes)", 1, "10.0.0.1 1/2"),
+        ("$(members.http)", 0, "10.0.0.1:20000,[2001:db8::2]:20000"),
+        ("$(members.addresses)", 0, "10.0.0.1,2001:db8::2"),
+        ("$(gpus.count) of $(gpus.total): $(gpus.ids)", 1, "2 of 3: GPU-2,GPU-3"),
+        ("$(model.path) as $(model.name)", 0, "/models/m as llama"),
+        (
+            "$(launch.dir)/files/a of $(launch.id) $(replica)",
+            1,
+            "/r/launches/x/files/a of x-0-abc x-0",
+        ),
+        ("$(bootstrap.interface)", 0, "eno1"),
+        ("$$(node.address) costs $5 ${HOME} {x}", 0, "$(node.address) costs $5 ${HOME} {x}"),
+        ("$$$(rank)", 0, "$$(rank)"),
+    ],
+)
+def test_a_reference_has_this_ranks_value(text: str, rank: int, expected: str) -> None:
+    assert references.references(request(), rank).expand(text) == expected
+
+
+@given(st.text().filter(lambda text: "$(" not in text))
+def test_text_without_a_reference_is_untouched(text: str) -> None:
+    assert references.references(request(), 0).expand(text) == text
+
+
+def test_an_unknown_reference_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(
+        ValueError, match=r"\$\(port.htp\) is not known; did you mean \$\(port.http"
+    ):
+        references.references(request(), 0).expand("$(port.htp)")
+
+
+def test_a_reference_without_a_value_is_an_error_and_never_an_empty_text() -> None:
+    with pytest.raises(ValueError, match=r"\$\(bootstrap.interface\) has no value on node gpu-b"):
+        references.references(request(), 1).expand("$(bootstrap.interface)")
+
+
+def test_an_open_reference_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not known"):
+        references.references(request(), 0).expand("$(node.address")
+
+
+def test_every_place_of_a_profile_is_looked_at() -> None:
+    profile = EngineProfile(
+        "p",
+        "command",
+        args=("$(a)",),
+        command=("$(b)",),
+        env={"X": "$(c)"},
+        sidecars=(Sidecar("s", ("$(d)",), {"Y": "$(e)"}),),
+        files=(RenderedFile("f", "$(f)"),),
+    )
+    found = references.check(profile, ("http",))
+    assert [(p.path, p.message) for p in found] == [
+        ("args[0]", "$(a) is not known"),
+        ("command[0]", "$(b) is not known"),
+        ("env.X", "$(c) is not known"),
+        ("sidecars[0].argv[0]", "$(d) is not known"),
+        ("sidecars[0].env.Y", "$(e) is not known"),
+        ("files[0].content", "$(f) is not known"),
+    ]
+
+
+def test_every_documented_reference_has_a_value_on_a_whole_node() -> None:
+    whole = Host(
+        "gpu-a",
+        "10.0.0.1",
+        (Gpu("GPU-1"),),
+        interface="eno1",
+        model_path="/m",
+        launch_dir="/l",
+        fabric=Fabric("f", "roce", (), 3, "eno2", "10.1.0.1"),
+    )
+    profile = EngineProfile("p", "command", served_names=("m",))
+    refs = references.references(LaunchRequest("x", "x-0", profile, (whole,), {"http": 1}), 0)
+    assert set(references.NAMES) <= set(refs.values)
+    assert {name for name in references.NAMES if not refs.values[name]} == {
+        "fabric.adapters",
+        "fabric.adapter_ports",
+    }
