@@ -124,8 +124,11 @@ class AgentChannel:
         """Whether the connection still stands, as far as this side can know."""
         return self._transport.is_active() and not self._channel.closed and not self._abort.done
 
-    def begin(self, op: str, fields: Mapping[str, Any], wake: Callable[[], None]) -> int:
-        """Sends a request; `wake` is called, from any thread, whenever `poll` may have news.
+    def begin(
+        self, op: str, fields: Mapping[str, Any], wake: Callable[[], None], seconds: float
+    ) -> int:
+        """Sends a request within `seconds`; `wake` is called, from any thread, whenever `poll` may
+        have news.
 
         Raises NodeUnseen (not ReplyLost) where the request cannot have reached the agent.
         """
@@ -133,7 +136,7 @@ class AgentChannel:
         self._next_id += 1
         text = json.dumps({"id": number, "op": op, **fields}, separators=(",", ":"))
         self._wake.call = wake
-        self._send(text.encode("ascii") + b"\n", 10.0)
+        self._send(text.encode("ascii") + b"\n", seconds)
         return number
 
     def poll(self, number: int) -> Frame | None:
@@ -155,7 +158,7 @@ class AgentChannel:
         """Asks and waits. Raises NodeRefused, NodeUnseen, or ReplyLost after the request went."""
         news: queue.SimpleQueue[None] = queue.SimpleQueue()
         deadline = Deadline(seconds)
-        number = self.begin(op, fields, lambda: news.put(None))
+        number = self.begin(op, fields, lambda: news.put(None), seconds)
         while True:
             frame = self.poll(number)
             if frame is not None:

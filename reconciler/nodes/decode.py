@@ -1,8 +1,8 @@
 """A node's `observe` result as a NodeAnswer, taking over what is as it was at the last look.
 
 An idle fleet says the same thing each pass but for its ages. Decoding all of it anew costs more
-than the network does, so values whose JSON is equal to the last one's are taken over as they are
-(they are frozen, so nobody can tell).
+than the network does, so values whose JSON is equal to the last one's are taken over as they are:
+they are frozen, so nobody can tell (`true` that became `1` still reads as true).
 """
 
 from __future__ import annotations

@@ -95,9 +95,8 @@ class Look:
 
     def _send(self, ask: Ask, agent: AgentChannel) -> None:
         try:
-            ask.number = agent.begin(
-                "observe", self._request(), lambda: self._news.put((ask, None))
-            )
+            wake, seconds = (lambda: self._news.put((ask, None))), self._deadline.left()
+            ask.number = agent.begin("observe", self._request(), wake, seconds)
         except NodeUnseen:
             self._again(ask)
 

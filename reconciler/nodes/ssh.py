@@ -180,7 +180,11 @@ class Dialer:
         with lock:
             transport = self._jumps.get(jump)
             if transport is None or not transport.is_active():
-                transport = self.connect(jump, deadline, Abort())
+                try:
+                    transport = self.connect(jump, deadline, Abort())
+                except NodeUnseen as error:
+                    reason = f"{jump.subject} on the way to it: {error.reason}"
+                    raise NodeUnseen(endpoint.subject, error.kind, reason, error.hint) from error
                 self._jumps[jump] = transport
         seconds = deadline.left(endpoint.connect_timeout_s)
         target = (endpoint.address, endpoint.port)

@@ -49,7 +49,7 @@ for line in sys.stdin:
         error = {"code": request["code"], "message": "no", "findings": ["a", "b"]}
         out(frame({"id": number, "ok": False, "error": error}))
     elif op == "cut":
-        out(frame({"id": number, "ok": True, "result": {}})[:25])
+        out(frame({"id": number, "ok": True, "result": {}})[:-5])
         os._exit(1)
     elif op == "die":
         os._exit(1)
@@ -64,7 +64,7 @@ for line in sys.stdin:
     elif op == "wrong-id":
         out(frame({"id": number + 1, "ok": True, "result": {}}))
     elif op == "lie":
-        out(frame({"id": number, "ok": True, "result": {}}).replace(" ", " 9", 2))
+        out(frame({"id": number, "ok": True, "result": {}}).replace(marker + " ", marker + " 9"))
     elif op == "huge":
         out("\x1eRECONCILE %s %d " % (marker, 9 << 20) + "x" * (9 << 20) + "\n")
         time.sleep(600)

@@ -6,12 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from reconciler.nodes import processes
 from reconciler.nodes.loopback import LoopbackFleet, LoopbackNode
 from tests.support.fixtures import StartFleet
+from tests.support.waiting import until
 
 
 def ssh(node: LoopbackNode, command: str) -> str:
@@ -40,7 +40,7 @@ def test_close_ends_what_carries_a_mark_and_nothing_else(start_fleet: StartFleet
     ssh(node, f"env -i {mark} setsid sleep 600 >/dev/null 2>&1 </dev/null &")
     other = subprocess.Popen(["env", "RECONCILE_MARK=f/l/0@another", "sleep", "600"])
     try:
-        assert len(fleet.processes("node-1")) == 1
+        until(lambda: len(fleet.processes("node-1")) == 1, "the marked process runs")
         fleet.close()
         assert fleet.processes("node-1") == []
         assert other.poll() is None, "a process of another machine id was ended"
@@ -95,7 +95,4 @@ def test_servers_end_with_a_killed_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert processes.alive(pid)
         parent.kill()
-    deadline = time.monotonic() + 5
-    while processes.alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not processes.alive(pid)
+    until(lambda: not processes.alive(pid), "its sshd has ended")
