@@ -56,10 +56,15 @@ class FlagTable:
                 return (self.spellings[exact],)
         if not self.abbreviates or name in ("-", "--"):
             return ()
-        found = [f for n, f in self.spellings.items() if n.startswith(name)]
+        found = self.starts(word)
         if not found and not word.startswith("--") and word[:2] in self.spellings:
-            found = [self.spellings[word[:2]]]
-        return tuple(dict.fromkeys(found))
+            found = (self.spellings[word[:2]],)
+        return found
+
+    def starts(self, word: str) -> tuple[Flag, ...]:
+        """The flags with a spelling that begins with `word`."""
+        name = spelled(word)
+        return tuple(dict.fromkeys(f for n, f in self.spellings.items() if n.startswith(name)))
 
     def nearest(self, word: str) -> str:
         """The spelling closest to `word`, or empty."""
@@ -117,6 +122,9 @@ def _values(
 ) -> Iterator[tuple[int, str]]:
     if "=" in args[index]:
         yield index, args[index].split("=", 1)[1]
+        return
+    if flags and not args[index].startswith("--") and not table.starts(args[index]):
+        yield index, args[index][2:]
         return
     if not flags or "." in args[index]:
         most = 1 if flags else 0

@@ -283,7 +283,14 @@ def _check_modes(profile: EngineProfile) -> Iterator[Problem]:
 def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
     p, nodes, local = profile.parallel, profile.nodes, _dp_local(profile)
     ray = profile.executor == "ray"
-    if local * nodes != p.dp:
+    if not ray and p.tp * p.pp > profile.gpus_per_node:
+        yield Problem(
+            "parallel",
+            f"a data-parallel rank of tp {p.tp} × pp {p.pp} needs {p.tp * p.pp} GPUs on one node, "
+            f"the profile takes {profile.gpus_per_node}",
+            "use executor ray, whose data-parallel ranks may span nodes",
+        )
+    elif local * nodes != p.dp:
         yield Problem(
             "parallel.dp",
             f"{local} data-parallel ranks per node × {nodes} nodes is not dp {p.dp}",
@@ -294,7 +301,7 @@ def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
             "parallel",
             f"tp {p.tp} × pp {p.pp} × {local} data-parallel ranks per node needs "
             f"{p.tp * p.pp * local} GPUs per node, the profile takes {profile.gpus_per_node}",
-            "a data-parallel rank stays within one node; executor ray may span nodes",
+            "change gpus_per_node or dp_local",
         )
     if ray and p.dp_balancing != "internal":
         hint = "use executor mp"
