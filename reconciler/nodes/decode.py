@@ -38,7 +38,7 @@ def decode_answer(
 def _decode(kind: Any, data: object, old_data: object, old: object, *, path: str) -> object:
     if data == old_data and type(data) is type(old_data):
         return old
-    kind = _without_none(kind)
+    declared, kind = kind, _without_none(kind)
     objects = isinstance(data, dict) and isinstance(old_data, dict)
     if objects and dataclasses.is_dataclass(kind) and isinstance(old, typing.cast(type, kind)):
         given, was = typing.cast(dict[str, Any], data), typing.cast(dict[str, Any], old_data)
@@ -47,7 +47,7 @@ def _decode(kind: Any, data: object, old_data: object, old: object, *, path: str
         inner = typing.get_args(kind)
         if len(inner) == 2 and inner[1] is Ellipsis and isinstance(old_data, list):
             return _items(inner[0], data, old_data, old, path)
-    return _anew(kind, data, path)
+    return _anew(declared, data, path)
 
 
 def _dataclass(

@@ -63,13 +63,14 @@ def edit(data: dict[str, Any], path: tuple[Any, ...], value: object, delete: boo
             target = target[key]
         except (KeyError, IndexError, TypeError):
             return
-    try:
-        if delete:
-            del target[path[-1]]
-        else:
-            target[path[-1]] = value
-    except (KeyError, IndexError, TypeError):
+    key = path[-1]
+    fits = isinstance(target, dict) if isinstance(key, str) else isinstance(target, list)
+    if not fits or (isinstance(target, list) and key >= len(target)):
         return
+    if delete:
+        target.pop(key, None) if isinstance(target, dict) else target.pop(key)
+    else:
+        target[key] = copy.deepcopy(value)
 
 
 def read(data: dict[str, Any]) -> NodeAnswer | None:
