@@ -1,0 +1,281 @@
+"""Profiles that fail: rejected, effective and canary, from the nodes' records alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from reconciler.core import observed as seen
+from reconciler.core.verdict import Effective, Verdict
+from tests.core.ask_diff import judged, replica, verdict
+from tests.core.build_world import World
+
+FLEET = (
+    World()
+    .with_nodes("gpu-a", "gpu-b", "gpu-c", "gpu-d")
+    .profile("llama", args=("--ctx", "1"))
+    .placement("chat", "llama", replicas=3)
+)
+SERVING = (
+    FLEET.launch("chat-0", on="gpu-a").launch("chat-1", on="gpu-b").launch("chat-2", on="gpu-c")
+)
+OLD = FLEET.fingerprint("chat")
+EDITED = SERVING.edit("llama", args=("--ctx", "2"))
+NEW = EDITED.fingerprint("chat")
+BAD_FLAG = seen.ShardExit(kind=seen.ExitKind.EXITED, code=2, age_s=100.0)
+
+
+def effective(world: World, name: str) -> Effective:
+    found = replica(world, name).effective
+    assert found is not None
+    return found
+
+
+def prints(world: World) -> list[str]:
+    names = [r.replica for r in judged(world).replicas if r.wanted]
+    return ["new" if effective(world, n).fingerprint == NEW else "old" for n in names]
+
+
+def canaries(world: World) -> list[str]:
+    return [
+        r.replica for r in judged(world).replicas if r.wanted and effective(world, r.replica).canary
+    ]
+
+
+def crash(world: World, name: str, on: str, times: int = 1, **over: object) -> World:
+    for _ in range(times):
+        world = world.launch(name, on=on, state="crashed", **over)  # type: ignore[arg-type]
+    return world
+
+
+# --- today's --------------------------------------------------------------------------------------
+
+
+def test_the_effective_profile_is_todays() -> None:
+    assert effective(SERVING, "chat-0") == Effective(
+        SERVING.desired.resolved(SERVING.placements["chat"]), OLD
+    )
+
+
+def test_a_placement_with_nothing_to_lose_needs_no_canary() -> None:
+    assert canaries(FLEET) == []
+    assert canaries(FLEET.launch("chat-0", on="gpu-a", state="starting")) == []
+
+
+def test_one_that_failed_without_being_rejected_is_still_todays() -> None:
+    world = crash(FLEET, "chat-0", "gpu-a", 2)
+    assert effective(world, "chat-0").profile is not None
+    assert not effective(world, "chat-0").rejected
+
+
+# --- canary ---------------------------------------------------------------------------------------
+
+
+def test_a_new_profile_goes_to_one_replica_and_the_others_keep_the_last_ready() -> None:
+    assert prints(EDITED) == ["new", "old", "old"]
+    assert canaries(EDITED) == ["chat-0"]
+    assert effective(EDITED, "chat-1").waiting
+    assert verdict(EDITED, "chat-0-s1") == "stale"
+    assert verdict(EDITED, "chat-1-s1") == "matching"
+
+
+def test_the_canary_is_the_one_with_least_to_lose() -> None:
+    world = SERVING.change_launch("chat-1-s1", fresh=False).edit("llama", args=("--ctx", "2"))
+    assert canaries(world) == ["chat-1"]
+
+
+def test_the_canary_stays_the_one_that_has_begun() -> None:
+    world = EDITED.launch("chat-2", on="gpu-d", state="starting")
+    assert canaries(world) == ["chat-2"]
+    assert canaries(crash(EDITED, "chat-2", "gpu-d")) == ["chat-2"]
+
+
+def test_what_cannot_be_seen_is_no_canary() -> None:
+    world = EDITED.silent("gpu-a", remembered=True)
+    assert canaries(world) == ["chat-1"]
+
+
+def test_a_waiting_replica_that_crashes_restarts_with_the_last_ready() -> None:
+    world = EDITED.change_launch(
+        "chat-1-s1", alive=False, fresh=False, phase=seen.Phase.ENDED, exit=BAD_FLAG
+    )
+    world = world.launch("chat-0", on="gpu-d", state="starting")
+    found = effective(world, "chat-1")
+    assert found.fingerprint == OLD
+    assert found.profile is not None
+    assert found.profile.profile.args == ("--ctx", "1")
+
+
+def test_the_rest_follows_when_the_canary_is_ready() -> None:
+    world = EDITED.launch("chat-0", on="gpu-d")
+    assert prints(world) == ["new", "new", "new"]
+    assert canaries(world) == []
+
+
+def test_the_rest_follows_only_after_ready_for() -> None:
+    world = EDITED.edit_placement("chat", rollout={"ready_for_s": 600})
+    early = seen.Health(ok=True, age_s=1.0, ready_for_s=30.0)
+    late = seen.Health(ok=True, age_s=1.0, ready_for_s=700.0)
+    assert prints(world.launch("chat-0", on="gpu-d", health=early)) == ["new", "old", "old"]
+    assert prints(world.launch("chat-0", on="gpu-d", health=late)) == ["new", "new", "new"]
+
+
+def test_no_replica_is_taken_back_from_a_profile_that_it_has_served_with() -> None:
+    world = EDITED.edit_placement("chat", rollout={"ready_for_s": 600})
+    world = world.launch("chat-0", on="gpu-d").launch("chat-0", on="gpu-d", state="starting")
+    gone = world.change_launch(
+        "chat-0-s2", alive=False, phase=seen.Phase.ENDED, exit=BAD_FLAG, fresh=False
+    )
+    assert prints(gone) == ["new", "old", "old"]
+
+
+def test_two_that_were_ready_with_it_prove_it_for_good() -> None:
+    early = seen.Health(ok=True, age_s=1.0, ready_for_s=3.0)
+    world = EDITED.edit_placement("chat", rollout={"ready_for_s": 600})
+    world = world.launch("chat-0", on="gpu-d", health=early)
+    world = world.launch("chat-1", on="gpu-d", health=early)
+    assert prints(world) == ["new", "new", "new"]
+
+
+def test_a_fix_is_taken_at_once_by_the_replica_that_tried_the_wrong_commit() -> None:
+    world = EDITED.launch("chat-1", on="gpu-d", state="starting")
+    world = world.change_launch("chat-1-s1", alive=False, phase=seen.Phase.ENDED, exit=BAD_FLAG)
+    fixed = world.edit("llama", args=("--ctx", "3"))
+    assert canaries(fixed) == ["chat-1"]
+    assert verdict(fixed, "chat-1-s2") == "stale"
+    assert replica(fixed, "chat-1").launches[0].repair
+
+
+def test_a_revert_takes_the_canary_back_to_what_was_ready() -> None:
+    world = EDITED.launch("chat-0", on="gpu-d", state="starting")
+    back = world.edit("llama", args=("--ctx", "1"))
+    assert canaries(back) == []
+    assert effective(back, "chat-0").fingerprint == OLD
+
+
+def test_the_others_each_keep_their_own_last_ready_profile() -> None:
+    world = EDITED.launch("chat-0", on="gpu-a").forget_launch("chat-0-s1")
+    third = world.edit("llama", args=("--ctx", "3"))
+    assert canaries(third) == ["chat-0"]
+    third = third.launch("chat-2", on="gpu-d", state="starting")
+    assert canaries(third) == ["chat-2"]
+    assert effective(third, "chat-0").fingerprint == NEW
+    assert effective(third, "chat-1").fingerprint == OLD
+
+
+# --- rejected -------------------------------------------------------------------------------------
+
+
+def test_three_failed_launches_on_two_nodes_reject_a_profile_that_was_never_ready() -> None:
+    world = crash(crash(EDITED, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    assert prints(world) == ["old", "old", "old"]
+    assert effective(world, "chat-0").rejected
+    assert "3 launches failed on gpu-a, gpu-d" in effective(world, "chat-0").reason
+
+
+def test_two_failures_reject_nothing() -> None:
+    world = crash(crash(EDITED, "chat-0", "gpu-a"), "chat-0", "gpu-d")
+    assert canaries(world) == ["chat-0"]
+
+
+def test_three_failures_on_one_node_reject_nothing_where_two_fit() -> None:
+    assert canaries(crash(EDITED, "chat-0", "gpu-a", 3)) == ["chat-0"]
+
+
+def test_three_failures_on_the_only_node_that_fits_reject() -> None:
+    world = FLEET.edit_placement("chat", replicas=1, nodes=("gpu-a",)).launch("chat-0", on="gpu-a")
+    world = crash(world.edit("llama", args=("--ctx", "2")), "chat-0", "gpu-a", 3)
+    assert effective(world, "chat-0").rejected
+
+
+def test_one_failure_by_its_own_command_rejects_at_once() -> None:
+    world = EDITED.edit("llama", engine="vllm")
+    tail = ("vllm serve: error: unrecognized arguments: --ctx",)
+    world = crash(world, "chat-0", "gpu-d", exit=BAD_FLAG, log_tail=tail)
+    found = effective(world, "chat-0")
+    assert found.rejected
+    assert "unrecognized arguments" in found.reason
+    assert found.fingerprint == OLD
+
+
+def test_failures_of_the_place_never_reject() -> None:
+    world = EDITED
+    for node in ("gpu-a", "gpu-b", "gpu-c", "gpu-d"):
+        world = world.launch("chat-0", on=node, state="preflight")
+    assert canaries(world) == ["chat-0"]
+
+
+@pytest.mark.parametrize("state", ["rebooted", "stopped"])
+def test_what_did_not_end_by_itself_never_rejects(state: str) -> None:
+    world = EDITED
+    for node in ("gpu-a", "gpu-b", "gpu-c", "gpu-d"):
+        world = world.launch("chat-0", on=node, state=state, ever_ready=False)
+    assert not effective(world, "chat-0").rejected
+
+
+def test_a_profile_that_was_ready_anywhere_is_never_rejected() -> None:
+    world = EDITED.placement("other", "llama", replicas=1).launch("other-0", on="gpu-d")
+    world = crash(crash(world, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    assert not effective(world, "chat-0").rejected
+
+
+def test_failures_in_another_placement_reject_nothing_here() -> None:
+    world = EDITED.placement("other", "llama", replicas=1)
+    world = crash(crash(world, "other-0", "gpu-a", 2), "other-0", "gpu-d")
+    assert not effective(world, "chat-0").rejected
+    assert effective(world, "other-0").rejected
+
+
+def test_rejected_with_nothing_to_fall_back_on_starts_nothing() -> None:
+    world = crash(crash(FLEET, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    found = effective(world, "chat-1")
+    assert found.profile is None
+    assert found.rejected
+    assert "retry" in found.reason
+
+
+def test_what_is_still_starting_with_a_rejected_profile_may_yet_prove_it() -> None:
+    world = crash(crash(FLEET, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    world = world.launch("chat-1", on="gpu-b", state="starting")
+    assert verdict(world, "chat-1-s1") == "starting"
+    assert not effective(world.launch("chat-2", on="gpu-c"), "chat-0").rejected
+
+
+def test_an_edit_lifts_a_rejection() -> None:
+    world = crash(crash(EDITED, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    assert canaries(world.edit("llama", args=("--ctx", "3"))) == ["chat-0"]
+
+
+def test_retry_lifts_a_rejection() -> None:
+    world = crash(crash(EDITED, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    assert effective(world.retry("chat-0", 3), "chat-0").rejected is False
+    assert canaries(world.retry("chat-0", 4)) == ["chat-0"]
+
+
+def test_a_retry_that_only_one_nodes_lease_knows_counts() -> None:
+    world = crash(crash(EDITED, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
+    lease = seen.Lease(fleet=world.fleet.id, retries={"chat-0": 4})
+    assert not effective(world.answers_with("gpu-d", lease=lease), "chat-0").rejected
+    stranger = seen.Lease(fleet="another", retries={"chat-0": 4})
+    assert effective(world.answers_with("gpu-d", lease=stranger), "chat-0").rejected
+
+
+def test_a_lost_node_is_no_fault_of_the_profile() -> None:
+    world = FLEET.edit("llama", nodes=2)
+    for other in ("gpu-b", "gpu-c", "gpu-d"):
+        world = world.launch("chat-0", on=("gpu-a", other), ranks={0: "crashed", 1: "ready"})
+    for node in ("gpu-b", "gpu-c", "gpu-d"):
+        world = world.edit_node(node, state="lost")
+    assert not effective(world, "chat-0").rejected
+
+
+def test_a_record_whose_profile_cannot_be_read_is_nothing_to_fall_back_on() -> None:
+    world = FLEET.edit_placement("chat", replicas=1)
+    world = world.launch("chat-0", on="gpu-a", record={"profile": {"profile": []}})
+    world = world.edit("llama", args=("--ctx", "2"))
+    assert effective(world, "chat-0").fingerprint == NEW
+
+
+def test_rejection_does_not_depend_on_which_replica_failed() -> None:
+    world = crash(crash(crash(FLEET, "chat-0", "gpu-a"), "chat-1", "gpu-b"), "chat-2", "gpu-c")
+    assert effective(world, "chat-0").rejected
+    assert replica(world, "chat-0").verdict is Verdict.EXITED
