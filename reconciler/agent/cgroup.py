@@ -87,7 +87,12 @@ def belongs(path: str, launch: str) -> bool:
 
 def pids(path: str, launch: str) -> List[int]:
     """Processes in the launch's group as its record names it, groups below included."""
-    if not belongs(path, launch):
+    return pids_below(path) if belongs(path, launch) else []
+
+
+def pids_below(path: str) -> List[int]:
+    """Processes in the group at `path`, groups below included; none where `path` is empty."""
+    if not path:
         return []
     found: List[int] = []
     for folder, _, _ in os.walk(path):

@@ -1,8 +1,8 @@
 """The agent compiled for this node's own Python, beside the file it came from.
 
 A zip application cannot keep compiled code, and to compile 8,000 lines at each start costs more
-than all else that a start does. The copy's name ends in its own content hash, so that the bootstrap can
-check it like the original. Losing it is safe: it is only slower.
+than all else that a start does. The copy's name ends in its own content hash, so that the
+bootstrap can check it like the original. Losing it is safe: it is only slower.
 """
 
 from __future__ import annotations

@@ -1,0 +1,312 @@
+"""Holds one shard for its whole life: starts its commands, asks its health, ends all of it.
+
+One process per shard, one thread, one loop that never waits for anything but its next turn. It owes
+nothing to the session that started it, and has imported all it needs before it says `ready`: the
+file it came from may be replaced. It writes status.json; nobody else does while it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from . import cgroup, children, containers, locks, logs, node, procs, records, shm, spec, store
+from .ending import Ending
+from .health import Probe
+from .node import boottime
+from .running import Running
+from .spec import Spec
+from .status import Status
+from .store import Damaged
+from .tree import Tree
+from .wire import Json
+
+TURN_S = 1.0
+"""The longest pause: an intent that nobody announced is seen within it."""
+
+LOG_CHECK_S = 5.0
+STRAYS_S = 30.0
+OOM_SCORE = -900
+"""An engine that runs out of memory must not take its supervisor with it (root only)."""
+
+SAVE_END_S = 60.0
+"""How long the end is tried to be written on a full disk; then the heartbeat alone tells of it."""
+
+
+def main(argv: List[str], env: Mapping[str, str]) -> int:
+    """`supervise DIR [--ready-fd N] [--adopt FLEET]`: hold DIR's launch until nothing is left."""
+    folder = argv[0]
+    options = {argv[i]: argv[i + 1] for i in range(1, len(argv) - 1, 2)}
+    ready_fd = int(options.get("--ready-fd", "-1"))
+    lock_fd = locks.try_lock(os.path.join(folder, "lock"), 1.0)
+    if lock_fd is None:
+        return _tell(ready_fd, "another supervisor holds the lock")
+    try:
+        supervisor = _make(folder, lock_fd, env, options.get("--adopt"))
+    except (OSError, Damaged) as error:
+        return _tell(ready_fd, "%s" % error)
+    _prepare()
+    if not supervisor.status.save():
+        return _tell(ready_fd, "status.json cannot be written")
+    _tell(ready_fd, "ready")
+    supervisor.run()
+    return 0
+
+
+def _tell(fd: int, word: str) -> int:
+    if fd >= 0:
+        os.write(fd, (word + "\n").encode("utf-8", "replace"))
+        os.close(fd)
+    return 0 if word == "ready" else 1
+
+
+def _prepare() -> None:
+    procs.become_subreaper()
+    children.set_oom_score(OOM_SCORE)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _make(folder: str, lock_fd: int, env: Mapping[str, str], adopt: Optional[str]) -> "Supervisor":
+    identity = node.identity(env)
+    name = os.path.basename(folder)
+    told, _ = records.read_status(store.Cache(), folder, identity.boot_id)
+    if adopt is None and told:
+        raise Damaged("launch %s was started before" % name)
+    if told.get("phase") == records.ENDED:
+        raise Damaged("launch %s has ended" % name)
+    parsed: Optional[Spec] = None
+    try:
+        parsed = spec.parse(store.read(os.path.join(folder, "spec.json")))
+    except (FileNotFoundError, Damaged):
+        if adopt is None:
+            raise
+    status = Status(folder, lock_fd, identity.boot_id)
+    if adopt is not None:
+        status.restore(told)
+    owns = _owner(name, identity.machine_id, parsed, adopt or "")
+    return Supervisor(folder, parsed, status, owns, env)
+
+
+def _owner(name: str, machine_id: str, parsed: Optional[Spec], fleet: str) -> Any:
+    """Says of a mark whether it is this shard's; without a record, by fleet and launch alone."""
+    if parsed is not None:
+        return lambda mark: mark == parsed.mark
+    head, tail = "%s/%s/" % (fleet, name), "@" + machine_id
+    return lambda mark: mark.startswith(head) and mark.endswith(tail)
+
+
+class Supervisor:
+    """The loop."""
+
+    def __init__(
+        self, folder: str, parsed: Optional[Spec], status: Status, owns: Any, env: Mapping[str, str]
+    ) -> None:
+        self.folder = folder
+        self.spec = parsed
+        self.status = status
+        self.env = env
+        self.exits: Dict[int, int] = {}
+        """Wait statuses of ended children that nobody has asked about yet."""
+        self._group(owns)
+        self.running = Running(self) if parsed is not None else None
+        self.ending: Optional[Ending] = None
+        self.probe: Optional[Probe] = None
+        self._next_probe = 0.0
+        self._owner_checked = float("-inf")
+        self._next_log_check = 0.0
+        self._next_strays = boottime() + STRAYS_S
+        self._told_to_stop = False
+        self._wake_reader, self._wake_writer = os.pipe()
+
+    def _group(self, owns: Any) -> None:
+        status, parsed = self.status, self.spec
+        if not status.adopted and parsed is not None:
+            salt = parsed.fleet + parsed.machine_id
+            status.cgroup = cgroup.create(cgroup.name_for(parsed.launch, parsed.rank, salt))
+        elif not cgroup.belongs(status.cgroup, os.path.basename(self.folder)):
+            status.cgroup = ""
+        status.containment = "cgroup" if status.cgroup else "subreaper and marks"
+        known = [*status.processes.values(), *status.strays]
+        self.tree = Tree(status.cgroup, owns, known, self.reap)
+
+    # --- The loop -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until nothing is left of the shard and its end is written."""
+        self._listen()
+        while self.status.phase != records.ENDED:
+            now = boottime()
+            self.reap()
+            self._look_for_intent()
+            if self.ending is not None:
+                self.ending.step(now)
+            elif self.running is not None:
+                self.running.step(now)
+                self._step_probe(now)
+            else:
+                # Without a record there is nothing to start or ask, only something to end.
+                self.end({"kind": "stopped", "message": "its record cannot be read"}, 30.0)
+            self._housekeeping(now)
+            self.status.save()
+            if self.status.phase != records.ENDED:
+                self._wait()
+        self._finish()
+
+    def _listen(self) -> None:
+        os.set_blocking(self._wake_writer, False)
+        os.set_blocking(self._wake_reader, False)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self._told_to_stop = True
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake_reader, select.POLLIN)
+        if self.probe is not None and self.probe.result is None:
+            poller.register(*self.probe.events)
+        watched = self.running.watched() if self.running is not None else []
+        for fd in watched:
+            poller.register(fd, select.POLLIN)
+        poller.poll(max(1, int(self._pause() * 1000)))
+        try:
+            os.read(self._wake_reader, 4096)
+        except BlockingIOError:
+            pass
+
+    def _pause(self) -> float:
+        now = boottime()
+        if self.ending is not None:
+            return self.ending.pause()
+        pauses = [TURN_S]
+        if self.running is not None:
+            pauses.append(self.running.pause(now))
+            if self.probe is None and self.running.serving:
+                pauses.append(self._next_probe - now)
+        return max(0.001, min(pauses))
+
+    def reap(self) -> None:
+        """Collect every ended child, orphans of the tree among them."""
+        while True:
+            found = children.reap()
+            if found is None:
+                return
+            self.exits[found[0]] = found[1]
+
+    # --- Health -------------------------------------------------------------------------------
+
+    def _step_probe(self, now: float) -> None:
+        if self.spec is None or self.running is None or self.ending is not None:
+            return
+        if self.spec.health is None or not self.running.serving:
+            return
+        if self.probe is None:
+            if now < self._next_probe:
+                return
+            whose = self._own_pids if now - self._owner_checked > 60 else None
+            self.probe = Probe(
+                self.spec.health, now, None if self.spec.container is not None else whose
+            )
+        elif self.probe.result is None:
+            self.probe.step()
+            self.probe.expire(now)
+        if self.probe.result is not None:
+            self._heed(self.probe, now)
+            self.probe = None
+
+    def _own_pids(self) -> List[int]:
+        return [entry.pid for entry in self.tree.members()]
+
+    def _heed(self, probe: Probe, now: float) -> None:
+        result, status = probe.result, self.status
+        assert result is not None
+        interval = probe.check.interval_s
+        if result.ok:
+            if probe.checked_owner:
+                self._owner_checked = now
+            status.healthy(now)
+            status.phase = records.RUNNING
+        else:
+            self._owner_checked = float("-inf")
+            status.unhealthy(now, result.detail)
+            starting_s = now - status.started_boottime
+            # Quick at first, so that a small engine is not kept waiting; then a second apart.
+            interval = min(interval, 0.25 if starting_s < 30 and not status.ever_ready else 1.0)
+        self._next_probe = now + interval
+
+    # --- The end ------------------------------------------------------------------------------
+
+    def _look_for_intent(self) -> None:
+        """A stop that was asked for; one that is asked again may shorten the grace."""
+        try:
+            intent: Json = store.read(os.path.join(self.folder, "intent.json"))
+        except FileNotFoundError:
+            if self._told_to_stop:
+                self._stop(None, 0.0, "the supervisor was told to end")
+            return
+        except Damaged:
+            intent = {}
+        grace = intent.get("grace_s")
+        good = isinstance(grace, (int, float)) and not isinstance(grace, bool)
+        drain = self.spec.drain_s if self.spec is not None else 0.0
+        self._stop(float(grace) if good and grace is not None else None, drain, "")
+
+    def _stop(self, grace_s: Optional[float], drain_s: float, message: str) -> None:
+        default = self.spec.stop_grace_s if self.spec is not None else 30.0
+        grace = default if grace_s is None else grace_s
+        if self.ending is not None:
+            self.ending.hurry(grace)
+            return
+        self.end({"kind": "stopped", "message": message}, grace, drain_s=drain_s, gently=True)
+
+    def end(
+        self, ending: Json, grace_s: float, *, drain_s: float = 0.0, gently: bool = False
+    ) -> None:
+        """Begin to end the shard; `ending` is what its record will say once nothing is left."""
+        if self.ending is None:
+            if self.probe is not None:
+                self.probe.cancel()
+                self.probe = None
+            self.status.phase = records.STOPPING
+            self.ending = Ending(self, ending, grace_s, drain_s, gently)
+
+    def _housekeeping(self, now: float) -> None:
+        if now >= self._next_log_check and self.spec is not None:
+            self._next_log_check = now + LOG_CHECK_S
+            for name in [c.name for c in self.spec.commands] + ["supervisor"]:
+                logs.bound(os.path.join(self.folder, name + ".log"))
+        if now >= self._next_strays and self.ending is None:
+            self._next_strays = now + STRAYS_S
+            if not self.status.cgroup:
+                mains = {p.pid for p in self.status.processes.values()}
+                unmarked = self.tree.unmarked(self.tree.members())
+                self.status.strays = [p for p in unmarked if p.pid not in mains]
+
+    def _finish(self) -> None:
+        """Write the end, for as long as it makes sense to try."""
+        shm.remove_leftovers(self.status.started_boottime)
+        if self.status.cgroup:
+            cgroup.remove(self.status.cgroup)
+        until = time.monotonic() + SAVE_END_S
+        while not self.status.save() and time.monotonic() < until:
+            time.sleep(TURN_S)
+
+    def container_left(self) -> bool:
+        """Whether the shard's container may still run."""
+        if self.spec is None or self.spec.container is None:
+            return False
+        return containers.is_running(self.spec.container, dict(self.env)) is not False
+
+
+def note(text: str) -> None:
+    """A line in supervisor.log."""
+    sys.stderr.write("%.3f %s\n" % (boottime(), text))
+    sys.stderr.flush()
