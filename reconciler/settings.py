@@ -57,6 +57,11 @@ class Settings:
         )
 
 
+def child_environment(**values: str) -> dict[str, str]:
+    """The environment of a program that we start on this machine: ours, with `values` on top."""
+    return {**os.environ, **values}
+
+
 def _absolute(env: Mapping[str, str], name: str) -> Path | None:
     """A relative path would mean another folder in each working directory."""
     text = env.get(name)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from reconciler.errors import GitError, ReconcileError
+from reconciler.loop.leases import Book
 from reconciler.loop.outcome import is_moving
 from reconciler.loop.passes import Request, run_pass
 from reconciler.loop.seams import Edges
@@ -24,6 +25,9 @@ from reconciler.report.passreport import HeadError, PassReport, Revisions
 
 BUSY_S = 2.0
 """Pause between passes while something starts or stops: a rollout goes on at this rate."""
+
+DEFAULT_INTERVAL_S = 30.0
+"""Until a fleet.yaml was read that says otherwise."""
 
 JITTER = 0.1
 """Share of the interval: many daemons that start together must not look together."""
@@ -67,21 +71,23 @@ class Daemon:
     ) -> None:
         """`jitter` gives numbers from -1 to 1."""
         self._edges = edges
-        self._request = replace(request, keep_lease=True)
+        self._book = Book()
+        self._request = replace(request, keep=self._book)
         self._schedule = schedule
         self._trigger = trigger
         self._listener = listener
         self._jitter = jitter
         self._last: PassReport | None = None
-        self._interval_s = schedule.interval_s or 30.0
+        self._interval_s = schedule.interval_s or DEFAULT_INTERVAL_S
 
     def run(self) -> None:
-        """Until stopped. The caller closes the edges, which gives the leases back."""
+        """Until stopped; then the leases are given back."""
         while not self._trigger.stopping:
             self._trigger.clear()
             head = self._head()
             moving = self._one_pass()
             self._trigger.wait(self.pause_s(moving=moving), partial(self._is_past, head))
+        self._book.release(self._edges.pool)
 
     def pause_s(self, *, moving: bool) -> float:
         """Until the next pass, if nothing happens before."""
@@ -108,6 +114,7 @@ class Daemon:
             return False
         self._listener.end(report, changes_of_state(self._last, report))
         self._last = report
+        self._interval_s = self._schedule.interval_s or report.interval_s or self._interval_s
         return is_moving(report)
 
     def _failed(self, error: HeadError) -> PassReport:

@@ -7,7 +7,7 @@ once must not end with half the fleet each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,24 @@ class Held:
     """Another owner that holds one of them; empty: none."""
     fresh: bool = False
     """They were asked for just now: what was seen before may have changed meanwhile."""
+
+
+class Book:
+    """The leases that are kept from one pass to the next: the daemon's, and --wait's."""
+
+    def __init__(self) -> None:
+        self._desired: Desired | None = None
+        self._epochs: Mapping[str, int] = {}
+
+    def keep(self, desired: Desired, held: Held) -> None:
+        """What the last pass held."""
+        self._desired, self._epochs = desired, held.epochs
+
+    def release(self, pool: PoolLike) -> None:
+        """Give them back, so that whoever comes next need not wait for their end."""
+        if self._desired is not None:
+            ask(pool, self._desired, self._epochs, "release")
+            self._desired = None
 
 
 def answering(observed: Observed) -> list[str]:
@@ -68,22 +86,6 @@ def _other(answers: Mapping[str, LeaseAnswer]) -> str:
         if answer.reason is Reason.LEASE_HELD:
             return answer.message or "another reconciler"
     return ""
-
-
-def renewer(
-    pool: PoolLike, desired: Desired, held: Held, clock_s: Callable[[], float]
-) -> Callable[[], None]:
-    """A function to call between steps: renews the leases each time a third of them has passed."""
-    every_s = desired.fleet.lease_s / 3
-    last_s = clock_s()
-
-    def renew() -> None:
-        nonlocal last_s
-        if clock_s() - last_s >= every_s:
-            last_s = clock_s()
-            ask(pool, desired, held.epochs, "renew")
-
-    return renew
 
 
 def ask(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reconciler.core.changes import Plan, Reason, Symbol
+from reconciler.core.verdict import Verdict
 from reconciler.errors import Exit
 from reconciler.report.passreport import (
     ConditionKind,
@@ -98,16 +99,18 @@ def is_converged(report: PassReport) -> bool:
 
 
 def is_moving(report: PassReport) -> bool:
-    """Something starts, stops or waits for what does: the next pass will see more."""
+    """Something starts, stops or waits for what does: the next pass will see more.
+
+    Steps that the nodes refused do not count: the next pass would be refused again.
+    """
     if report.plan is None:
         return False
     return (
         any(step.result == DONE for step in report.steps)
-        or any(_moves(p) for p in report.placements)
+        or any(r.verdict in _ON_THE_WAY for p in report.placements for r in p.replicas)
         or any(c.waits_for in IN_PASSING for c in report.plan.changes)
         or any(h.reason in IN_PASSING - {Reason.SUSPENDED} for h in report.plan.holds)
     )
 
 
-def _moves(placement: PlacementStatus) -> bool:
-    return placement.condition(ConditionKind.RECONCILING).status
+_ON_THE_WAY = frozenset({Verdict.STARTING.value, Verdict.STOPPING.value})

@@ -20,6 +20,7 @@ from reconciler.errors import GitError, InvalidFleet, PlanIsStale
 from reconciler.loop import leases, limits, outcome, revisions
 from reconciler.loop.head import Head, inventory, read_head
 from reconciler.loop.seams import Edges
+from reconciler.nodes.apply import ApplyReport, StepResult
 from reconciler.report.passreport import HeadError, PassReport, Revisions, StepOutcome
 from reconciler.report.status import node_statuses, placement_statuses
 
@@ -40,12 +41,14 @@ class Request:
     """False: the line ends with the plan."""
     expect: str = ""
     """Digest of the plan that was reviewed; another one is stale."""
-    keep_lease: bool = False
-    """The daemon and --wait: keep the leases for the next pass."""
+    keep: leases.Book | None = None
+    """The daemon and --wait: where the leases are kept for the next pass; None: given back."""
     applied: str = ""
     """The revision last seen applied by this process."""
     on_plan: Callable[[Plan], None] | None = None
     """Told of the plan before it is applied."""
+    on_step: Callable[[StepResult], None] | None = None
+    """Told of each step on each node as it ends."""
     cancelled: Callable[[], bool] = never
 
 
@@ -178,7 +181,9 @@ def act(
         kept = _write_down(edges, working, decision, held)
         watch.lap("lease")
     finally:
-        if not request.keep_lease:
+        if request.keep is not None:
+            request.keep.keep(desired, held)
+        else:
             leases.ask(edges.pool, desired, held.epochs, "release")
     return report(edges, request, head, kept, decision, steps, held.other, watch)
 
@@ -208,7 +213,7 @@ def foreign_root(desired: Desired, observed: Observed) -> str:
 def _has_to_act(
     edges: Edges, request: Request, working: revisions.Working, decision: Decision
 ) -> bool:
-    if decision.plan.steps or request.keep_lease:
+    if decision.plan.steps or request.keep is not None:
         return True
     keep = _keep(working, decision)
     return keep is not None and bool(leases.outdated(keep, decision.observed))
@@ -228,21 +233,18 @@ def _apply(
 ) -> tuple[StepOutcome, ...]:
     if not decision.plan.steps:
         return ()
-    renew = leases.renewer(edges.pool, decision.desired, held, edges.clock_s)
-    applied = edges.apply(
+    applied: ApplyReport = edges.apply(
         decision.plan,
         decision.desired,
         edges.pool,
         epochs=held.epochs,
-        on_step=lambda _: renew(),
+        on_step=request.on_step,
         cancelled=request.cancelled,
     )
-    return step_outcomes(applied)
-
-
-def step_outcomes(applied: object) -> tuple[StepOutcome, ...]:
-    """An ApplyReport in the words of the pass report."""
-    raise NotImplementedError(applied)
+    return tuple(
+        StepOutcome(r.kind, r.subject, r.node, r.result.value, r.code, r.message, r.took_s)
+        for r in applied.results
+    )
 
 
 def _keep(working: revisions.Working, decision: Decision) -> leases.Keep | None:
@@ -304,6 +306,7 @@ def report(
         lease_held_by=lease_held_by,
         notes=working.notes,
         durations_s=watch.took_s if watch else {},
+        interval_s=decision.desired.fleet.interval_s,
     )
     if outcome.is_converged(made):
         applied = replace(made.revisions, applied=decision.desired.revision.commit)

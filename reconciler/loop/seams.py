@@ -70,12 +70,16 @@ class PoolLike(Protocol):
     ) -> Mapping[str, LeaseAnswer]:
         """acquire, renew, release, update or take, in order of name."""
 
+    @property
+    def owner(self) -> str:
+        """Under which name it looks and asks for leases."""
+
     def request(self, desired: Desired, node: str, op: str, **fields: Any) -> dict[str, Any]:
         """One request to one node. NodeError."""
 
 
 Apply = Callable[..., Any]
-"""`apply(plan, desired, pool, *, epochs, on_step, cancelled)`."""
+"""`apply(plan, desired, pool, *, epochs, on_step, cancelled)` (`reconciler/nodes/apply.py`)."""
 
 
 @dataclass(frozen=True)

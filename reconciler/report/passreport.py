@@ -196,4 +196,6 @@ class PassReport:
     notes: tuple[str, ...] = ()
     durations_s: Mapping[str, float] = field(default_factory=dict)
     """By stage: revision, look, plan, lease, apply; and `total`."""
+    interval_s: float = 0.0
+    """What fleet.yaml asks for between passes; 0: it was not read."""
     format_version: str = FORMAT_VERSION

@@ -66,6 +66,31 @@ def _same(commit: str, head: str) -> str:
     return "the same" if commit == head else commit[:SHORT_COMMIT]
 
 
+def result_text(report: PassReport) -> str:
+    """The last line of a pass that acts, after a line for each step that was not done."""
+    lines = [
+        f"  {step.kind} {step.subject} on {step.node}: {step.result}"
+        + (f" ({step.code})" if step.code else "")
+        + (f": {step.message}" if step.message else "")
+        for step in report.steps
+        if step.result != "done"
+    ]
+    return "".join(f"{printable(line)}\n" for line in [*lines, _result(report)])
+
+
+def _result(report: PassReport) -> str:
+    done = sum(step.result == "done" for step in report.steps)
+    total = len(report.steps)
+    took = f" in {report.durations_s['total']:.1f} s" if "total" in report.durations_s else ""
+    steps = f"{done} of {total} steps done{took}" if total else "nothing was done"
+    waiting = sum(bool(c.waits) for c in report.plan.changes) if report.plan else 0
+    later = f"; {waiting} to follow in later passes" if waiting else ""
+    return f"{_OUTCOMES.get(report.exit_code, 'error')}: {steps}{later}"
+
+
+_OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}
+
+
 def head_error_lines(error: HeadError) -> Iterator[str]:
     """Loudly: which commit, by whom, in which file and line."""
     of = f" {error.revision}" if error.revision else ""

@@ -1,0 +1,120 @@
+"""The command tree, and the one place where errors become messages and exit codes.
+
+A ReconcileError is told in one line and ends with its own code. A usage error ends with 1, not
+with click's 2, which is taken: it says that changes are present. Anything else is a bug of ours: it
+shows its traceback and says how to report it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from reconciler.errors import Exit, InvalidFleet, ReconcileError
+
+COMMANDS = {
+    "validate": "reconciler.cli.validate",
+    "status": "reconciler.cli.status",
+    "observe": "reconciler.cli.observe",
+    "command": "reconciler.cli.describe",
+    "logs": "reconciler.cli.logs",
+    "retry": "reconciler.cli.people",
+    "approve": "reconciler.cli.people",
+    "hold": "reconciler.cli.hold",
+    "stop": "reconciler.cli.stop",
+    "lease": "reconciler.cli.lease",
+    "doctor": "reconciler.cli.doctor",
+    "journal": "reconciler.cli.journal",
+    "init": "reconciler.cli.init",
+    "daemon": "reconciler.cli.daemon",
+    "demo": "reconciler.cli.demo",
+}
+"""Command → the module that defines it, imported when it is asked for."""
+
+INTERRUPTED = 130
+
+
+class LateGroup(click.Group):
+    """Subcommands are imported when they are looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which a new user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object, or None where there is none of this name."""
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = getattr(importlib.import_module(module), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With a hint where the name is near to one that exists."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line; every way out is an exit code."""
+    from reconciler.cli.reconcile import root
+
+    try:
+        result = root.main(list(args), prog_name="reconcile", standalone_mode=False)
+        return int(result or 0)
+    except InvalidFleet as error:
+        _say_findings(error)
+        return int(error.exit_code)
+    except ReconcileError as error:
+        _say(f"Error: {error}")
+        return int(error.exit_code)
+    except click.UsageError as error:
+        _say(f"Error: {error.format_message()}")
+        if error.ctx is not None:
+            _say(f"Try '{error.ctx.command_path} --help'.")
+        return int(Exit.ERROR)
+    except click.ClickException as error:
+        _say(f"Error: {error.format_message()}")
+        return int(Exit.ERROR)
+    except (KeyboardInterrupt, click.Abort):
+        _say("Interrupted. What was started goes on; run `reconcile` again to go on from here.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has enough (`| head`): no error, and nothing to print it to.
+        sys.stderr.close()
+        return int(Exit.ERROR)
+    except Exception:  # noqa: BLE001  the edge: a bug must show itself and end in a code
+        traceback.print_exc()
+        _say(
+            "This is a bug in reconcile, not in your fleet. Please report it with the lines above,"
+        )
+        _say("the command you ran, and what `reconcile --version` says.")
+        return int(Exit.ERROR)
+
+
+def _say_findings(error: InvalidFleet) -> None:
+    from reconciler.fleet.findings import Finding, as_text
+
+    findings = [f for f in error.findings if isinstance(f, Finding)]
+    if findings:
+        _say(as_text(findings).rstrip())
+    _say(f"Error: {error}")
+
+
+def _say(text: str) -> None:
+    from reconciler.report.clean import printable
+
+    for line in text.splitlines():
+        click.echo(printable(line), err=True)

@@ -1,0 +1,191 @@
+"""`reconcile daemon`: follow a branch until told to stop."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from reconciler.cli.options import repo_options, seconds
+from reconciler.cli.session import Session, utc_now
+from reconciler.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from reconciler.loop.sink import EventSink
+    from reconciler.report.events import Event
+    from reconciler.report.metrics import Metrics
+    from reconciler.report.passreport import PassReport
+
+
+@click.command()
+@repo_options
+@click.option(
+    "--interval",
+    callback=seconds,
+    metavar="DURATION",
+    help="Between passes; default: `interval_s` of fleet.yaml. A new commit is taken at once.",
+)
+@click.option("--listen", metavar="ADDRESS:PORT", help="Serve /metrics, /status, /healthz here.")
+@click.option("--events", metavar="FILE", help="Append events as JSON lines; - is stdout.")
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log form.",
+)
+@click.pass_context
+def daemon(
+    ctx: click.Context,
+    repo: str | None,
+    ref: str | None,
+    interval: float | None,
+    listen: str | None,
+    events: str | None,
+    log: str,
+) -> int:
+    """Make the fleet follow a branch, pass after pass. SIGTERM or SIGINT ends it cleanly.
+
+    SIGHUP asks for a pass now. What runs on the nodes goes on without it.
+    """
+    import time
+
+    from reconciler.loop.daemon import Daemon, Schedule
+    from reconciler.loop.passes import Request
+    from reconciler.loop.sink import EventSink
+    from reconciler.loop.trigger import Trigger
+    from reconciler.report.metrics import Metrics
+    from reconciler.report.report_json import report_json
+
+    logger = make_logger(log)
+    trigger = Trigger()
+    metrics = Metrics(time.monotonic)
+    with ExitStack() as stack:
+        session = stack.enter_context(Session.of(ctx, repo, ref))
+        sink = None
+        if events is not None:
+            stream = _stream(events)
+            if stream is not sys.stdout:
+                stack.callback(stream.close)
+            sink = EventSink(stream)
+            stack.callback(sink.close)
+        telling = Telling(metrics, sink, logger)
+        if listen is not None:
+            stack.callback(_serve(listen, metrics, telling, report_json).close)
+        for number, act in (
+            (signal.SIGTERM, trigger.stop),
+            (signal.SIGINT, trigger.stop),
+            (signal.SIGHUP, trigger.poke),
+        ):
+            stack.callback(signal.signal, number, signal.signal(number, _handler(act)))
+        edges = session.edges()
+        schedule = Schedule(interval_s=interval or 0.0)
+        request = Request(ref=session.ref)
+        rng = random.Random()
+        loop = Daemon(edges, request, schedule, trigger, telling, lambda: rng.uniform(-1, 1))
+        logger.info(
+            "daemon starts", owner=edges.owner, repo=session.location, ref=session.ref or "HEAD"
+        )
+        loop.run()
+        logger.info("daemon ends", owner=edges.owner)
+    return int(Exit.OK)
+
+
+def _handler(act: Any) -> Any:
+    def handle(number: int, frame: FrameType | None) -> None:
+        act()
+
+    return handle
+
+
+def _stream(events: str) -> TextIO:
+    if events == "-":
+        return sys.stdout
+    try:
+        return open(events, "a", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--events {events}", error.strerror or "cannot be written") from error
+
+
+def make_logger(form: str) -> Any:
+    """structlog to stderr, one event a line: constant message, values as fields."""
+    import structlog
+
+    last: Any = structlog.processors.JSONRenderer()
+    if form == "text":
+        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            last,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    return structlog.get_logger()
+
+
+class Telling:
+    """Tells of each pass: metrics, events, log, status page."""
+
+    def __init__(self, metrics: Metrics, sink: EventSink | None, logger: Any) -> None:
+        self._metrics = metrics
+        self._sink = sink
+        self._logger = logger
+        self.last: PassReport | None = None
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._metrics.begin()
+
+    def end(self, report: PassReport, events: tuple[Event, ...]) -> None:
+        """A pass has ended."""
+        from reconciler.report.clean import printable
+
+        self.last = report
+        self._metrics.record(report)
+        if self._sink is not None:
+            self._sink.put(events, at=utc_now())
+        for event in events:
+            fields = {"subject": event.subject, "before": event.before, "after": event.after}
+            if event.causes:
+                fields["because"] = "; ".join(event.causes)
+            shown = {name: printable(text) for name, text in fields.items() if text}
+            tell = self._logger.warning if event.kind in _LOUD else self._logger.info
+            tell(event.kind, **shown)
+
+    def failed(self, traceback_text: str) -> None:
+        """A pass ended by a bug."""
+        self._logger.error("a pass failed by a bug; please report it", traceback=traceback_text)
+
+
+_LOUD = frozenset({"revision.error", "lease", "hold"})
+
+
+def _serve(listen: str, metrics: Metrics, telling: Telling, report_json: Any) -> Any:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from reconciler.loop.page import PageServer, json_page
+
+    registry = CollectorRegistry()
+    registry.register(metrics)
+
+    def scraped() -> tuple[int, str, bytes]:
+        return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
+
+    def reported() -> Any:
+        return report_json(telling.last) if telling.last else None
+
+    return PageServer(
+        listen,
+        {
+            "/metrics": scraped,
+            "/status": json_page(reported),
+            "/healthz": lambda: (200, "text/plain", b"ok\n"),
+        },
+    )

@@ -1,0 +1,58 @@
+"""Options that commands share, spelled once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?:\d+[smhd])+|\d+")
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """`90s`, `2h`, `1h30m`; a bare number is seconds. For `callback=`."""
+    if value is None:
+        return None
+    if not _DURATION.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no duration; write 90s, 15m, 2h or 1d", ctx, param)
+    if value.isdigit():
+        return float(value)
+    parts = re.findall(r"(\d+)([smhd])", value)
+    return float(sum(int(number) * _UNITS[unit] for number, unit in parts))
+
+
+def repo_options(command: F) -> F:
+    """`--repo` and `--ref`; given after a subcommand they win over those before it."""
+    command = click.option(
+        "--ref", metavar="REF", help="Branch, tag or commit; default: HEAD of the repo."
+    )(command)
+    return click.option(
+        "--repo",
+        metavar="PATH|URL",
+        help="The fleet repo; default: the working directory.",
+    )(command)
+
+
+def output_option(*kinds: str) -> Callable[[F], F]:
+    """`--output`, with text as default."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(kinds),
+        default=kinds[0],
+        show_default=True,
+        help="Form of the output.",
+    )
+
+
+reason_option = click.option(
+    "--reason",
+    metavar="TEXT",
+    required=True,
+    help="Why; everyone sees it, and the journal keeps it.",
+)

@@ -1,0 +1,119 @@
+"""`retry` and `approve`: what only a person may say, kept on the nodes so that it outlives us."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from reconciler.cli.leasing import actor, store
+from reconciler.cli.options import repo_options
+from reconciler.cli.output import is_terminal, say
+from reconciler.cli.session import Session
+from reconciler.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from reconciler.core.changes import Plan
+    from reconciler.core.observed import ApprovedChange, Observed
+    from reconciler.core.verdict import Diff
+
+
+@click.command()
+@click.argument("placement")
+@repo_options
+@click.pass_context
+def retry(ctx: click.Context, placement: str, repo: str | None, ref: str | None) -> int:
+    """Forgive the failures of PLACEMENT: back-off and rejection end, the next pass tries anew."""
+    from reconciler.core.diff import diff
+
+    with Session.of(ctx, repo, ref) as session:
+        desired = session.inventory()
+        observed = session.look(desired)
+        full = session.source.load(session.revision())
+        if placement not in full.placements:
+            known = ", ".join(sorted(full.placements)) or "none"
+            raise SettingsError(f"placement {placement}", "does not exist", f"there are: {known}")
+        forgiven = retries(diff(full, observed), placement)
+        if not forgiven:
+            say(f"Nothing of placement {placement} was ever launched: there is nothing to forgive.")
+            return int(Exit.OK)
+        kept = stored_retries(observed, desired.fleet.id)
+        merged = {**kept, **{r: max(seq, kept.get(r, 0)) for r, seq in forgiven.items()}}
+        reason = f"retry {placement} by {actor(session)}"
+        nodes = store(session, desired, observed, reason, retries=merged)
+    click.echo(
+        f"Failures of {', '.join(sorted(forgiven))} are forgiven, on {len(nodes)} nodes."
+        " The next pass tries anew."
+    )
+    return int(Exit.OK)
+
+
+def retries(diff: Diff, placement: str) -> dict[str, int]:
+    """Replica → highest seq that was ever launched: all failures up to it are forgiven."""
+    return {
+        replica.replica: max(launch.view.seq for launch in replica.launches)
+        for replica in diff.replicas
+        if replica.placement == placement and replica.launches
+    }
+
+
+def stored_retries(observed: Observed, fleet: str) -> dict[str, int]:
+    """What the leases hold already; the highest wins where nodes differ."""
+    found: dict[str, int] = {}
+    for look in observed.nodes.values():
+        lease = look.answer.lease if look.answer else None
+        for replica, seq in lease.retries.items() if lease and lease.fleet == fleet else ():
+            found[replica] = max(seq, found.get(replica, 0))
+    return found
+
+
+@click.command()
+@repo_options
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) -> int:
+    """Let exactly what a guard holds now through, and nothing more than that.
+
+    Stores the set itself (replica, from → to or removed); later sets that are part of it pass.
+    """
+    from reconciler.core.codec import to_json
+    from reconciler.loop.passes import Request, run_pass
+    from reconciler.loop.revisions import lease_facts
+    from reconciler.report.clean import printable
+
+    with Session.of(ctx, repo, ref) as session:
+        report = run_pass(session.edges(), Request(ref=session.ref, act=False))
+        if report.plan is None or report.head_error is not None:
+            message = report.head_error.message if report.head_error else "no plan can be made"
+            raise SettingsError("approve", message, "make the revision valid first")
+        wanted = guarded(report.plan)
+        if not wanted:
+            click.echo("No guard holds anything: there is nothing to approve.")
+            return int(Exit.OK)
+        for change in wanted:
+            after = f"{change.before[:15]} → {change.after[:15]}" if change.after else "removed"
+            click.echo(printable(f"  {change.replica}: {after}"))
+        if not yes and is_terminal():
+            click.confirm("Approve exactly these?", abort=True)
+        desired = session.inventory()
+        observed = session.look(desired)
+        kept = lease_facts(observed, desired.fleet.id).approvals
+        approvals = list(dict.fromkeys((*kept, *wanted)))
+        reason = f"approve by {actor(session)}"
+        nodes = store(session, desired, observed, reason, approvals=[to_json(a) for a in approvals])
+    click.echo(f"{len(wanted)} changes are approved, on {len(nodes)} nodes.")
+    return int(Exit.OK)
+
+
+def guarded(plan: Plan) -> tuple[ApprovedChange, ...]:
+    """The set that failed guards (and `update: manual`) hold."""
+    from reconciler.core.changes import Reason
+    from reconciler.core.observed import ApprovedChange
+
+    held = [c for guard in plan.guards if not guard.passed for c in guard.changes]
+    held += [
+        ApprovedChange(change.address, change.before, change.after)
+        for change in plan.changes
+        if change.waits_for is Reason.MANUAL_UPDATE
+    ]
+    return tuple(dict.fromkeys(held))

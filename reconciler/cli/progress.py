@@ -1,0 +1,74 @@
+"""Progress of `--wait`: a live table on a terminal, one line per change of state otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reconciler.report.clean import printable
+from reconciler.report.events import changes_of_state
+
+if TYPE_CHECKING:
+    from reconciler.report.passreport import PassReport
+
+_TOLD = ("replica", "hold", "node", "revision.in_force", "revision.error", "lease")
+"""Kinds of events that are told as lines; the rest follows from these."""
+
+
+class Progress:
+    """Shows each report of a wait. `quiet`: nothing (the output is for a machine)."""
+
+    def __init__(self, *, live: bool, quiet: bool) -> None:
+        self._quiet = quiet
+        self._last: PassReport | None = None
+        self._live: Any = None
+        if live and not quiet:
+            from rich.live import Live
+
+            self._live = Live(refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, report: PassReport) -> None:
+        """One more pass."""
+        # The plan that was just shown has told of the first pass; only what failed of it is news.
+        before, self._last = self._last or replace(report, steps=()), report
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.update(_table(report))
+            return
+        for event in changes_of_state(before, report):
+            if event.kind in _TOLD:
+                change = f"{event.before} → {event.after}" if event.before else event.after
+                why = f": {event.causes[0]}" if event.causes and event.causes[0] else ""
+                click.echo(printable(f"{event.subject}: {change or 'gone'}{why}"))
+            elif event.kind.startswith("step.") and not event.after.startswith("done"):
+                click.echo(printable(f"{event.kind[5:]} {event.subject}: {event.after}"))
+
+
+def _table(report: PassReport) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("placement", "ready", "health", "replicas")
+    for p in report.placements:
+        lines = [f"{r.replica}: {r.verdict}{', ready' if r.ready else ''}" for r in p.replicas]
+        cells = (p.placement, f"{p.ready}/{p.wanted}", p.health.value, "\n".join(lines))
+        table.add_row(*(Text("\n".join(map(printable, c.split("\n")))) for c in cells))
+    return table

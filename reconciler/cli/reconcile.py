@@ -1,0 +1,244 @@
+"""`reconcile` itself: one pass over the fleet repo, shown, confirmed on a terminal, applied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reconciler.cli.app import LateGroup
+from reconciler.cli.options import output_option, repo_options, seconds
+from reconciler.cli.output import is_terminal, say, show, show_json
+from reconciler.cli.session import Session
+from reconciler.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from reconciler.core.changes import Plan
+    from reconciler.loop.passes import Request
+    from reconciler.loop.seams import Edges
+    from reconciler.report.passreport import PassReport
+
+EPILOG = (
+    "Exit codes: 0 done or nothing to do; 1 error; 2 changes present (a dry run with"
+    " --detailed-exitcode); 3 partial; 4 blocked by a guard, a policy or a lease; 5 the plan is"
+    " stale."
+)
+
+
+@click.group(cls=LateGroup, invoke_without_command=True, epilog=EPILOG)
+@click.option("--version", is_flag=True, help="Show the version.")
+@repo_options
+@click.option("--dry-run", is_flag=True, help="Show the plan of the working tree; touch nothing.")
+@click.option("--offline", is_flag=True, help="Ask no node: plan as if every node were free.")
+@click.option(
+    "--observed",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Plan against a saved `reconcile observe` instead of the nodes.",
+)
+@output_option("text", "json", "markdown")
+@click.option("--detailed-exitcode", is_flag=True, help="A dry run ends with 2 if it has changes.")
+@click.option("--expect", metavar="DIGEST", help="Apply only the plan of this digest.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before applying.")
+@click.option("--allow-dirty", is_flag=True, help="Act on uncommitted changes too.")
+@click.option("--wait", is_flag=True, help="Go on until everything is ready.")
+@click.option(
+    "--timeout",
+    callback=seconds,
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="How long --wait goes on.",
+)
+@click.pass_context
+def root(
+    ctx: click.Context,
+    version: bool,
+    repo: str | None,
+    ref: str | None,
+    dry_run: bool,
+    offline: bool,
+    observed: Path | None,
+    output: str,
+    detailed_exitcode: bool,
+    expect: str | None,
+    yes: bool,
+    allow_dirty: bool,
+    wait: bool,
+    timeout: float,
+) -> int:
+    """Make GPU machines run exactly what a git repo of YAML says, or say why not.
+
+    Without a subcommand: one pass over the fleet repo in the working directory.
+    """
+    ctx.obj = {"repo": repo, "ref": ref}
+    if ctx.invoked_subcommand is not None:
+        return 0
+    if version:
+        from reconciler import __version__
+
+        click.echo(f"reconcile {__version__}")
+        return 0
+    if (offline or observed) and not dry_run:
+        raise SettingsError("--offline, --observed", "only plan", "add --dry-run")
+    with Session.of(ctx, repo, ref) as session:
+        if dry_run:
+            return _dry_run(session, offline, observed, output, detailed_exitcode, allow_dirty)
+        return _act(session, output, expect or "", yes, allow_dirty, timeout if wait else 0.0)
+
+
+def _dry_run(
+    session: Session,
+    offline: bool,
+    observed: Path | None,
+    output: str,
+    detailed: bool,
+    allow_dirty: bool,
+) -> int:
+    from reconciler.loop.outcome import dry_exit_code
+    from reconciler.loop.passes import Request, run_pass
+
+    worktree = session.ref is None and (allow_dirty or _has_worktree(session))
+    edges = session.edges(_stand_in(session, offline, observed))
+    report = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
+    if report.head_error is not None or report.plan is None:
+        _show_problem(report)
+        return int(Exit.ERROR)
+    _show_plan(report, report.plan, output)
+    _say_warnings(session)
+    return int(dry_exit_code(report.plan, detailed=detailed))
+
+
+def _stand_in(session: Session, offline: bool, observed: Path | None) -> object | None:
+    from reconciler.loop.offline import AssumedNodes, SavedNodes
+
+    if observed is not None:
+        return SavedNodes.read(observed)
+    return AssumedNodes() if offline else None
+
+
+def _has_worktree(session: Session) -> bool:
+    return "://" not in session.location and session.source.has_worktree
+
+
+def _show_problem(report: PassReport) -> None:
+    from reconciler.report.status_text import head_error_lines
+
+    if report.head_error is not None:
+        for line in head_error_lines(report.head_error):
+            say(line)
+    for note in report.notes:
+        say(note)
+
+
+def _show_plan(report: PassReport, plan: Plan, output: str) -> None:
+    from reconciler.report.plan_json import plan_json
+    from reconciler.report.plan_markdown import plan_markdown
+    from reconciler.report.plan_text import plan_text
+
+    if output == "json":
+        show_json(plan_json(plan, observed_at=report.observed_at))
+    elif output == "markdown":
+        click.echo(plan_markdown(plan), nl=False)
+    else:
+        show(plan_text(plan))
+
+
+def _say_warnings(session: Session) -> None:
+    from reconciler.fleet.findings import as_text
+
+    warnings = [f for f in session.source.findings if f.warning]
+    if warnings:
+        say(as_text(warnings).rstrip())
+
+
+# --- Acting -----------------------------------------------------------------------------------
+
+
+def _act(
+    session: Session, output: str, expect: str, yes: bool, allow_dirty: bool, wait_s: float
+) -> int:
+    from reconciler.loop.passes import Request, run_pass
+    from reconciler.report.plan_text import plan_text
+
+    worktree = allow_dirty and session.ref is None and _has_worktree(session)
+    if not worktree and session.ref is None:
+        _say_if_dirty(session)
+    edges = session.edges()
+    text = output == "text"
+    shown = False
+    if not yes and not expect and text and is_terminal():
+        before = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
+        _show_problem(before)
+        if before.plan is not None:
+            show(plan_text(before.plan))
+            shown = True
+            if before.plan.steps:
+                click.confirm("Apply this plan?", abort=True)
+                expect = before.plan.plan_digest
+    request = Request(
+        ref=session.ref,
+        worktree=worktree,
+        expect=expect,
+        on_plan=(lambda plan: show(plan_text(plan))) if text and not shown else None,
+    )
+    if wait_s:
+        report = _wait(edges, request, wait_s, text)
+    else:
+        report = run_pass(edges, request)
+    _show_report(report, output, shown=shown, waited=bool(wait_s))
+    return report.exit_code
+
+
+def _say_if_dirty(session: Session) -> None:
+    from reconciler.errors import GitError
+
+    if not _has_worktree(session):
+        return
+    try:
+        loaded = session.source.check_worktree()
+        dirty = loaded.desired is None or loaded.desired.revision.dirty
+    except GitError:
+        return
+    if dirty:
+        say("The working tree differs from HEAD: what is not committed is not applied.")
+
+
+def _wait(edges: Edges, request: Request, timeout_s: float, text: bool) -> PassReport:
+    import time
+
+    from reconciler.cli.progress import Progress
+    from reconciler.loop.waiting import run_until_settled
+
+    with Progress(live=text and is_terminal(), quiet=not text) as progress:
+        return run_until_settled(
+            edges, request, timeout_s=timeout_s, pause=time.sleep, on_report=progress.show
+        )
+
+
+def _show_report(report: PassReport, output: str, *, shown: bool, waited: bool) -> None:
+    from reconciler.report.report_json import report_json
+    from reconciler.report.status_text import result_text, status_text
+
+    if output == "json":
+        show_json(report_json(report))
+        return
+    if output == "markdown":
+        _show_plan_or_problem(report)
+        return
+    _show_problem(report)
+    if waited:
+        click.echo(status_text(report, replicas=True), nl=False)
+    elif report.plan is not None and not report.plan.steps and not shown and not report.steps:
+        from reconciler.report.plan_text import plan_text
+
+        show(plan_text(report.plan))
+    click.echo(result_text(report), nl=False)
+
+
+def _show_plan_or_problem(report: PassReport) -> None:
+    if report.plan is None:
+        _show_problem(report)
+    else:
+        _show_plan(report, report.plan, "markdown")

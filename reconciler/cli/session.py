@@ -1,0 +1,142 @@
+"""What a command works with: repo, nodes and owner, opened when first used and closed once."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reconciler.cli.owner import Owner, claim
+from reconciler.errors import GitError
+from reconciler.settings import Settings
+
+if TYPE_CHECKING:
+    from reconciler.core.model import Desired, Revision
+    from reconciler.core.observed import Observed
+    from reconciler.fleet.source import Source
+    from reconciler.loop.seams import Edges
+    from reconciler.nodes.pool import NodePool
+
+FETCH_TIMEOUT_S = 60.0
+"""Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
+
+_SUFFIX_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+def launch_suffix() -> str:
+    """Five letters and digits; those that are easily taken for others are left out."""
+    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+def utc_now() -> str:
+    """RFC 3339, for people."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, settings: Settings, repo: str | None, ref: str | None) -> None:
+        self.settings = settings
+        self.location = repo or "."
+        self.ref = ref
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @classmethod
+    def of(cls, ctx: click.Context, repo: str | None, ref: str | None) -> Session:
+        """With what was given before the subcommand where the subcommand says nothing."""
+        shared = ctx.find_root().obj or {}
+        return cls(Settings.read(), repo or shared.get("repo"), ref or shared.get("ref"))
+
+    @cached_property
+    def source(self) -> Source:
+        """The fleet repo."""
+        from reconciler.fleet.source import Source
+
+        opened = Source.open(
+            self.location, cache_dir=self.settings.cache_dir / "git", timeout_s=FETCH_TIMEOUT_S
+        )
+        self._stack.callback(opened.close)
+        return opened
+
+    @cached_property
+    def owner(self) -> Owner:
+        """The name under which leases are taken."""
+        location = self.location if "://" in self.location else str(Path(self.location).resolve())
+        owner = claim(self.settings, location)
+        self._stack.callback(owner.close)
+        return owner
+
+    @cached_property
+    def pool(self) -> NodePool:
+        """The nodes."""
+        from reconciler.nodes.pool import NodePool, PoolSettings
+
+        s = self.settings
+        pool = NodePool(
+            owner=self.owner.name,
+            settings=PoolSettings(
+                home=s.home,
+                ssh_config=s.ssh_config,
+                known_hosts=(s.known_hosts,) if s.known_hosts else (),
+                cache_file=self.owner.cache_file,
+            ),
+        )
+        self._stack.callback(pool.close)
+        return pool
+
+    def edges(self, pool: Any = None) -> Edges:
+        """All that a pass touches; `pool` stands in for the nodes (a saved observation)."""
+        from reconciler.loop.seams import Edges
+        from reconciler.nodes.apply import apply
+
+        return Edges(
+            source=self.source,
+            pool=pool if pool is not None else self.pool,
+            owner=pool.owner if pool is not None else self.owner.name,
+            apply=apply,
+            ids=launch_suffix,
+            clock_s=time.monotonic,
+            now=utc_now,
+        )
+
+    def inventory(self) -> Desired:
+        """The newest revision that tells which nodes there are. For commands that ask nodes.
+
+        Raises InvalidFleet or GitError where not even an older revision does.
+        """
+        from reconciler.loop.head import inventory, read_head
+
+        head = read_head(self.source, self.ref)
+        found = head.desired or inventory(self.source, head.revision)
+        if found is not None:
+            return found
+        message = head.error.message if head.error else "no revision"
+        raise GitError(f"repo {self.location}", message, "`reconcile validate` has the findings")
+
+    def revision(self) -> Revision:
+        """The commit that is asked for, fetched first."""
+        self.source.fetch()
+        return self.source.resolve(self.ref)
+
+    def look(self, desired: Desired) -> Observed:
+        """One look that changes nothing of what is remembered."""
+        return self.pool.look(desired, remember=False)
