@@ -31,10 +31,12 @@ FLAGS = (
     Flag(("--load-time",), "1"),
     Flag(("--fail",), "0"),
     Flag(("--fail-code",), "1"),
+    Flag(("--fail-message",), "1"),
     Flag(("--never-ready",), "0"),
     Flag(("--crash-after",), "1"),
     Flag(("--unhealthy-after",), "1"),
     Flag(("--context",), "1"),
+    Flag(("--token-time",), "1"),
 )
 
 TABLE = FlagTable("the sim engine", "1", False, FLAGS, {n: f for f in FLAGS for n in f.names})

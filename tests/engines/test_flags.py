@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engines import checks, flags, llamacpp, sglang, sim, vllm
 from engines.base import EngineProfile
 from engines.flags import FlagTable
+from reconciler.agent import sim as agent_sim
 
 TABLES = {"vllm": vllm.RESERVED, "sglang": sglang.RESERVED, "llamacpp": llamacpp.RESERVED}
 ABBREVIATING = ("vllm", "sglang")
@@ -129,8 +130,11 @@ def test_dotted_names_are_the_flag_before_the_dot() -> None:
     assert refused("vllm", "--kernel-config.x=y") == []
 
 
-def test_every_flag_of_the_sim_is_known_by_one_spelling() -> None:
-    assert set(sim.RESERVED) <= set(sim.TABLE.spellings)
+def test_the_flags_of_the_sim_are_those_of_its_program() -> None:
+    parser = agent_sim._parser()
+    taken = {name for action in parser._actions for name in action.option_strings}
+    assert set(sim.TABLE.spellings) == taken - {"-h", "--help"}
+    assert set(sim.RESERVED) <= taken
 
 
 class Refused(Exception):
