@@ -200,7 +200,7 @@ def _constants(node: Node) -> Json:
         "hostname": platform.node(),
         "agent": node.agent,
         "agent_version": VERSION,
-        "python": "%d.%d.%d" % sys.version_info[:3],
+        "python": sys.executable or "python3",
         "root": node.root,
         "user": user,
     }
