@@ -1,0 +1,183 @@
+"""All nodes in memory, their common clock, and requests that can be cut at every step.
+
+`request` is a generator: it yields a `Point` after each step inside the node, and whoever drives
+it answers with a `Fate`. Two reconcilers that are driven in turns interleave inside a node too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from reconciler.core.model import Desired, Node, NodeState
+from reconciler.core.observed import LookError, NodeAnswer, NodeLook
+from reconciler.core.occupancy import declared_ids
+from reconciler.simulate.engine import Behaviour
+from reconciler.simulate.node import SimGpu, SimNode
+
+REPLY_LOST_S = 2.0
+"""Virtual seconds that a request costs which is never answered."""
+
+
+class Fate(StrEnum):
+    """What becomes of a request at one step."""
+
+    GO_ON = "go on"
+    LOSE_REPLY = "lose the reply"
+    """The node carries it out; the reconciler never hears."""
+    KILL_AGENT = "kill the agent"
+    """The request ends on the node right here."""
+    REBOOT = "reboot the node"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step that a request has just done."""
+
+    node: str
+    op: str
+    step: str
+
+
+class NoAnswer(Exception):
+    """The reconciler got no reply; what the node did is not known."""
+
+
+Request = Generator[Point, Fate | None, Any]
+
+
+@dataclass
+class Clock:
+    """Virtual seconds."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class SimFleet:
+    """Nodes by name. `behave` says how an engine will do that is started from a spec."""
+
+    behave: Callable[[Mapping[str, Any]], Behaviour]
+    clock: Clock = field(default_factory=Clock)
+    nodes: dict[str, SimNode] = field(default_factory=dict)
+    bugs: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        desired: Desired,
+        behave: Callable[[Mapping[str, Any]], Behaviour],
+        bugs: frozenset[str] = frozenset(),
+    ) -> SimFleet:
+        """Empty machines as the inventory describes them."""
+        fleet = cls(behave, bugs=bugs)
+        for name in sorted(desired.nodes):
+            fleet.add(desired.nodes[name])
+        return fleet
+
+    def add(self, node: Node) -> SimNode:
+        """One more machine, with nothing on it."""
+        declared = node.gpus.source == "declared"
+        ids = (
+            declared_ids(node)
+            if declared
+            else tuple(f"GPU-{node.name}-{n}" for n in range(node.gpus.count))
+        )
+        made = SimNode(
+            name=node.name,
+            address=node.address,
+            gpus=tuple(SimGpu(uuid, index, index // 4) for index, uuid in enumerate(ids)),
+            now=self.clock,
+            behave=self.behave,
+            whole=self.whole,
+            nvml=not declared,
+            bugs=self.bugs,
+        )
+        self.nodes[node.name] = made
+        return made
+
+    def advance(self, seconds: float) -> None:
+        """Time goes by on all nodes."""
+        self.clock.now += seconds
+        for node in self.nodes.values():
+            node.settle()
+
+    def whole(self, launch: str) -> bool:
+        """Whether every rank of a launch lives."""
+        shards = [n.launches[launch] for n in self.nodes.values() if launch in n.launches]
+        return bool(shards) and sum(s.alive for s in shards) == len(shards[0].spec["places"])
+
+    def request(self, node: str, op: str, **fields: Any) -> Request:
+        """One request. Raises NoAnswer, or Refused with the node's code."""
+        machine = self.nodes[node]
+        if machine.silent:
+            yield Point(node, op, "no answer")
+            raise NoAnswer(node)
+        work = machine.handle(op, fields)
+        boot = machine.boots
+        result: Any = None
+        try:
+            while True:
+                try:
+                    step = next(work)
+                except StopIteration as stop:
+                    result = stop.value
+                    break
+                fate = yield Point(node, op, step)
+                self._befall(machine, work, fate)
+                if machine.boots != boot or machine.silent:
+                    # It was rebooted or cut off while this request was under way.
+                    if machine.boots != boot:
+                        work.close()
+                    else:
+                        _finish(work)
+                    raise NoAnswer(node)
+            fate = yield Point(node, op, "replied")
+            self._befall(machine, work, fate)
+        except GeneratorExit:
+            # The reconciler died: the node finishes what it was told.
+            if machine.boots == boot:
+                _finish(work)
+            raise
+        return result
+
+    def look(self, node: str, fleet: str) -> Generator[Point, Fate | None, NodeLook]:
+        """One look at one node; never raises."""
+        try:
+            answer: NodeAnswer = yield from self.request(node, "observe", fleet=fleet)
+        except NoAnswer:
+            return NodeLook(node, error=LookError.UNREACHABLE, detail="no answer")
+        return NodeLook(node, answer=answer)
+
+    def to_look_at(self, desired: Desired) -> list[str]:
+        """Nodes that a pass looks at, in name order."""
+        return [
+            n
+            for n in sorted(desired.nodes)
+            if desired.nodes[n].state is not NodeState.LOST and n in self.nodes
+        ]
+
+    def _befall(self, machine: SimNode, work: Generator[str, None, Any], fate: Fate | None) -> None:
+        if fate is None or fate is Fate.GO_ON:
+            return
+        if fate is Fate.LOSE_REPLY:
+            _finish(work)
+        elif fate is Fate.KILL_AGENT:
+            work.close()
+        else:
+            work.close()
+            machine.reboot()
+        raise NoAnswer(machine.name)
+
+
+def _finish(work: Generator[str, None, Any]) -> None:
+    """Carry a request through although nobody hears of it; a lock that is held ends it."""
+    for step in work:
+        if step == "waiting for acting.lock":
+            work.close()
+            return

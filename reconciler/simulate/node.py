@@ -1,0 +1,353 @@
+"""One node in memory, by the agent's protocol, stopping at every step inside a request.
+
+A request is a generator that yields the name of each step it has just done, so that a test can cut
+it there: a reply is lost, the agent is killed, the machine reboots, another reconciler gets in
+between. What a killed agent leaves behind is then what the real one would leave.
+
+`bugs` plants known mistakes on purpose (tests/sim/planted): the suite has to find each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reconciler.core.codec import from_json, to_json
+from reconciler.core.observed import (
+    FORMAT,
+    GpuProcess,
+    GpuSeen,
+    GpusPart,
+    Labels,
+    Network,
+    NodeAnswer,
+    NodeHold,
+    Record,
+    Resources,
+    Shard,
+)
+from reconciler.simulate.engine import Behaviour, Shardlet
+from reconciler.simulate.leases import Leases, Refused
+
+Work = Generator[str, None, Any]
+KEEP_FAILED = 3
+"""Ended launches that failed and are kept for each replica, beside the last that was ready."""
+
+
+@dataclass(frozen=True)
+class SimGpu:
+    """One GPU of a node in memory."""
+
+    uuid: str
+    index: int
+    group: int | None = None
+
+
+@dataclass
+class SimNode:
+    """State of one node; `now` gives virtual seconds, `behave` how an engine will do."""
+
+    name: str
+    address: str
+    gpus: tuple[SimGpu, ...]
+    now: Callable[[], float]
+    behave: Callable[[Mapping[str, Any]], Behaviour]
+    whole: Callable[[str], bool] = lambda launch: True
+    """Whether every rank of a launch is alive, on whichever node."""
+    nvml: bool = True
+    """False: the GPUs are declared, and only records tell who holds them."""
+    boots: int = 1
+    silent: bool = False
+    locked: bool = False
+    """acting.lock."""
+    hold: NodeHold | None = None
+    launches: dict[str, Shardlet] = field(default_factory=dict)
+    strangers: dict[str, int] = field(default_factory=dict)
+    """GPU → pid of a process that is nobody's launch."""
+    lost_gpus: set[str] = field(default_factory=set)
+    leases: Leases = field(init=False)
+    bugs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.leases = Leases(self.now, self.bugs)
+
+    # --- what happens by itself ----------------------------------------------------------------
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after every reboot."""
+        return f"boot-{self.name}-{self.boots}"
+
+    @property
+    def machine_id(self) -> str:
+        """The same for the node's whole life."""
+        return f"machine-{self.name}"
+
+    def settle(self) -> None:
+        """Let everything happen that was due until now."""
+        for launch, shardlet in self.launches.items():
+            shardlet.settle(self.now(), self.whole(launch))
+
+    def reboot(self) -> None:
+        """Power is cut and comes back: nothing runs, records stay, leases have expired."""
+        self.settle()
+        self.boots += 1
+        self.locked = False
+        self.leases.expire_all()
+        for shardlet in self.launches.values():
+            shardlet.reboot()
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def handle(self, op: str, fields: Mapping[str, Any]) -> Work:
+        """The work of one request. Raises Refused with the protocol's code."""
+        handlers: dict[str, Callable[[Mapping[str, Any]], Work]] = {
+            "hello": self._hello,
+            "observe": self._observe,
+            "lease": self._lease,
+            "start": self._start,
+            "stop": self._stop,
+            "relabel": self._relabel,
+            "adopt": self._adopt,
+            "hold": self._hold,
+        }
+        if op not in handlers:
+            raise Refused("unknown-op", f"unknown op {op!r}")
+        self.settle()
+        return handlers[op](fields)
+
+    def answer(self, fleet: str) -> NodeAnswer:
+        """What `observe` says, as a value."""
+        self.settle()
+        lease = self.leases.shown(fleet)
+        return NodeAnswer(
+            format=FORMAT,
+            machine_id=self.machine_id,
+            boot_id=self.boot_id,
+            hostname=self.name,
+            agent="/sim/agent.pyz",
+            root="/sim",
+            shards=tuple(self._shard(name) for name in sorted(self.launches)),
+            gpus=self._gpus(),
+            network=Network(listening=self._listening()),
+            resources=Resources(ram_free_mib=1_000_000, shm_free_mib=1_000_000),
+            lease=lease,
+            hold=self.hold,
+        )
+
+    def _hello(self, fields: Mapping[str, Any]) -> Work:
+        yield "hello: answered"
+        return {"format": FORMAT, "machine_id": self.machine_id, "boot_id": self.boot_id}
+
+    def _observe(self, fields: Mapping[str, Any]) -> Work:
+        yield "observe: seen"
+        return self.answer(str(fields.get("fleet", "")))
+
+    def _lease(self, fields: Mapping[str, Any]) -> Work:
+        yield from self._lock()
+        try:
+            stored = self.leases.change(fields)
+            yield "lease: written"
+        finally:
+            self.locked = False
+        return stored
+
+    def _start(self, fields: Mapping[str, Any]) -> Work:
+        yield from self._lock()
+        try:
+            self._fence(fields)
+            spec = fields["spec"]
+            name = spec["launch"]
+            known = self.launches.get(name)
+            if known is not None and not (known.never_began and not known.over):
+                if known.over:
+                    return {"state": "ended"}
+                if known.spec != spec:
+                    raise Refused("conflict", f"{name} was started from another spec")
+                return {"state": "already"}
+            self._refuse_taken(spec)
+            yield "start: checked"
+            self._retain(spec["replica"])
+            shardlet = Shardlet(
+                spec=spec,
+                labels=from_json(Labels, to_json(fields.get("labels") or Labels())),
+                boot_id=self.boot_id,
+                behaviour=self.behave(spec),
+            )
+            if "process-before-record" in self.bugs:
+                shardlet.record_written = False
+                shardlet.begin(self.now())
+                self.launches[name] = shardlet
+                yield "start: process started"
+                shardlet.record_written = True
+            else:
+                self.launches[name] = shardlet
+                yield "start: record written"
+                shardlet.begin(self.now())
+                yield "start: supervised"
+        finally:
+            self.locked = False
+        yield "start: unlocked"
+        return {"state": "started"}
+
+    def _stop(self, fields: Mapping[str, Any]) -> Work:
+        yield from self._lock()
+        try:
+            self._fence(fields, str(fields["launch"]))
+            shardlet = self._known(fields)
+            if shardlet.over:
+                return {"state": "ended"}
+            shardlet.ask_stop(self.now(), fields.get("grace_s"))
+            yield "stop: intent written"
+            shardlet.supervised = True
+        finally:
+            self.locked = False
+        return {"state": "stopping"}
+
+    def _relabel(self, fields: Mapping[str, Any]) -> Work:
+        yield from self._lock()
+        try:
+            self._fence(fields, str(fields["launch"]))
+            self._known(fields).labels = from_json(Labels, to_json(fields["labels"]))
+            yield "relabel: written"
+        finally:
+            self.locked = False
+        return {}
+
+    def _adopt(self, fields: Mapping[str, Any]) -> Work:
+        yield from self._lock()
+        try:
+            self._fence(fields, str(fields["launch"]))
+            shardlet = self._known(fields)
+            if shardlet.over:
+                return {"state": "ended"}
+            if shardlet.supervised:
+                return {"state": "supervised"}
+            shardlet.supervised = shardlet.adopted = True
+            yield "adopt: supervised"
+        finally:
+            self.locked = False
+        return {"state": "adopted"}
+
+    def _hold(self, fields: Mapping[str, Any]) -> Work:
+        yield "hold: written"
+        if fields.get("clear"):
+            self.hold = None
+        elif fields.get("set"):
+            wanted = fields["set"]
+            self.hold = NodeHold(
+                who=wanted.get("who", ""),
+                reason=wanted.get("reason", ""),
+                remaining_s=wanted.get("for_s"),
+                launch=wanted.get("launch", ""),
+            )
+        return self.hold
+
+    # --- the rules of requests -----------------------------------------------------------------
+
+    def _lock(self) -> Work:
+        while self.locked:
+            yield "waiting for acting.lock"
+        self.locked = True
+        yield "locked"
+
+    def _fence(self, fields: Mapping[str, Any], launch: str = "") -> None:
+        """Under the lock in which the record or the intent is written."""
+        self.leases.fence(fields.get("fence") or fields)
+        if self.hold and self.hold.launch in ("", launch):
+            raise Refused("held", f"{self.name} is held by {self.hold.who}: {self.hold.reason}")
+
+    def _known(self, fields: Mapping[str, Any]) -> Shardlet:
+        name = str(fields["launch"])
+        if name not in self.launches:
+            raise Refused("not-found", f"{self.name} has no launch {name}")
+        return self.launches[name]
+
+    def _refuse_taken(self, spec: Mapping[str, Any]) -> None:
+        mine = own_place(spec)
+        present = {g.uuid for g in self.gpus if g.uuid not in self.lost_gpus}
+        for gpu in mine["gpus"]:
+            if gpu not in present:
+                raise Refused("preflight", f"GPU {gpu} is absent")
+            if gpu in self.strangers:
+                raise Refused("preflight", f"GPU {gpu} is held by pid {self.strangers[gpu]}")
+        if "no-taken-check" in self.bugs:
+            return
+        for name, other in self.launches.items():
+            if other.over or name == spec["launch"]:
+                continue
+            theirs = own_place(other.spec)
+            gpus = sorted(set(mine["gpus"]) & set(theirs["gpus"]))
+            if gpus:
+                raise Refused("gpu-taken", f"{name} holds {', '.join(gpus)}")
+            ports = sorted(set(mine["ports"].values()) & set(theirs["ports"].values()))
+            if ports:
+                raise Refused("port-taken", f"{name} holds {ports}")
+
+    def _retain(self, replica: str) -> None:
+        """Keeps the last launch of the replica that was ready, and the last three that failed."""
+        ended = [
+            (s.spec["seq"], name)
+            for name, s in self.launches.items()
+            if s.over and (s.labels.replica or s.spec["replica"]) == replica
+        ]
+        ended.sort(reverse=True)
+        ready = [n for _, n in ended if self.launches[n].ever_ready][:1]
+        failed = [n for _, n in ended if self.launches[n].failed][:KEEP_FAILED]
+        for _, name in ended:
+            if name not in ready and name not in failed:
+                del self.launches[name]
+
+    # --- what is seen --------------------------------------------------------------------------
+
+    def _shard(self, name: str) -> Shard:
+        shardlet = self.launches[name]
+        return shardlet.seen(name, self.now(), self.boot_id, self._record(shardlet), self.locked)
+
+    def _record(self, shardlet: Shardlet) -> Record | None:
+        if not shardlet.record_written:
+            return None
+        if shardlet.record is None:
+            spec = {**shardlet.spec, "boot_id": shardlet.boot_id}
+            shardlet.record = from_json(Record, spec)
+        return shardlet.record
+
+    def _gpus(self) -> GpusPart:
+        if not self.nvml:
+            return GpusPart()
+        on: dict[str, list[GpuProcess]] = {}
+        for name, shardlet in self.launches.items():
+            if shardlet.alive:
+                for gpu in own_place(shardlet.spec)["gpus"]:
+                    on.setdefault(gpu, []).append(GpuProcess(shardlet.pid, launch=name))
+        for gpu, pid in self.strangers.items():
+            on.setdefault(gpu, []).append(GpuProcess(pid, name="python3"))
+        items = tuple(
+            GpuSeen(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                memory_mib=81_920,
+                error="lost" if gpu.uuid in self.lost_gpus else "",
+                processes=tuple(on.get(gpu.uuid, ())),
+                nvlink_group=gpu.group,
+            )
+            for gpu in self.gpus
+        )
+        return GpusPart(items=items, driver="sim")
+
+    def _listening(self) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            (self.address, port)
+            for shardlet in self.launches.values()
+            if shardlet.alive
+            for port in own_place(shardlet.spec)["ports"].values()
+        )
+
+
+def own_place(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The place of the spec's own rank."""
+    for place in spec["places"]:
+        if place["rank"] == spec["rank"]:
+            return dict(place)
+    raise Refused("bad-request", f"spec of {spec['launch']} has no place for its rank")

@@ -1,0 +1,136 @@
+"""A reconciler over nodes in memory: the same line of stages, and nothing that outlives its death.
+
+A pass is a generator of the points where it may be cut, paused or killed. What a real one keeps in
+memory (what silent nodes held at the last look, under its own lease) is kept here too and is lost
+with the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from reconciler.core.changes import AdoptStep, Plan, RelabelStep, StartStep, Step, StopStep
+from reconciler.core.diff import diff
+from reconciler.core.ids import IdSource
+from reconciler.core.model import Desired
+from reconciler.core.observed import Lease, NodeAnswer, NodeLook, Observed
+from reconciler.core.plan import plan
+from reconciler.core.verdict import Diff
+from reconciler.simulate.fleet import Fate, NoAnswer, Point, SimFleet
+from reconciler.simulate.leases import Refused
+
+Planner = Callable[[Desired, Observed, Diff, IdSource], Plan]
+Differ = Callable[[Desired, Observed], Diff]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass saw, decided and did."""
+
+    desired: Desired
+    observed: Observed
+    diff: Diff
+    plan: Plan
+    done: tuple[tuple[Step, str], ...] = ()
+    """Steps that every node of theirs accepted (`done`) or not (the node's code)."""
+
+
+Passing = Generator[Point | Pass, Fate | None, Pass]
+
+
+@dataclass
+class SimReconciler:
+    """One reconciler process. Killing it is dropping it."""
+
+    fleet: SimFleet
+    owner: str
+    ids: IdSource
+    differ: Differ = diff
+    planner: Planner = plan
+    memory: dict[str, NodeAnswer] = field(default_factory=dict)
+
+    def run(self, desired: Desired, *, approvals: Any = None) -> Passing:
+        """One pass. Yields each point inside each node; and the decision, before its first step."""
+        names = self.fleet.to_look_at(desired)
+        epochs: dict[str, int] = {}
+        for name in names:
+            lease = yield from self._acquire(desired, name, approvals)
+            if lease:
+                epochs[name] = lease.epoch
+        observed = yield from self._look(desired)
+        difference = self.differ(desired, observed)
+        decision = self.planner(desired, observed, difference, self.ids)
+        made = Pass(desired, observed, difference, decision)
+        yield made
+        done: list[tuple[Step, str]] = []
+        for step in decision.steps:
+            result = yield from self._do(desired, step, epochs)
+            done.append((step, result))
+        return Pass(desired, observed, difference, decision, tuple(done))
+
+    def _acquire(
+        self, desired: Desired, name: str, approvals: Any
+    ) -> Generator[Point, Fate | None, Lease | None]:
+        fields = {"fleet": desired.fleet.id, "owner": self.owner, "ttl_s": desired.fleet.lease_s}
+        if approvals is not None:
+            fields["approvals"] = approvals
+        try:
+            lease: Lease = yield from self.fleet.request(name, "lease", action="acquire", **fields)
+        except (NoAnswer, Refused):
+            return None
+        return lease
+
+    def _look(self, desired: Desired) -> Generator[Point, Fate | None, Observed]:
+        looks: dict[str, NodeLook] = {}
+        for name in self.fleet.to_look_at(desired):
+            look = yield from self.fleet.look(name, desired.fleet.id)
+            if look.answer:
+                self._remember(name, look.answer)
+            else:
+                look = NodeLook(name, None, look.error, look.detail, last=self.memory.get(name))
+            looks[name] = look
+        return Observed(self.owner, looks)
+
+    def _remember(self, name: str, answer: NodeAnswer) -> None:
+        """What a silent node holds is relied on only under our own unbroken lease."""
+        lease = answer.lease
+        if lease and lease.owner == self.owner and lease.remaining_s > 0:
+            self.memory[name] = answer
+        else:
+            self.memory.pop(name, None)
+
+    def _do(
+        self, desired: Desired, step: Step, epochs: dict[str, int]
+    ) -> Generator[Point, Fate | None, str]:
+        """A step on all its nodes; a refusal of one leaves the rest for the next pass."""
+        for node, op, fields in _requests(step):
+            if node not in epochs:
+                return "no lease"
+            if isinstance(step, StartStep):
+                # Should the node fall silent now, it may hold this.
+                self.memory.pop(node, None)
+            fence = {"fleet": desired.fleet.id, "owner": self.owner, "epoch": epochs[node]}
+            try:
+                yield from self.fleet.request(node, op, fence=fence, **fields)
+            except NoAnswer:
+                return "no answer"
+            except Refused as refusal:
+                return refusal.code
+        return "done"
+
+
+def _requests(step: Step) -> list[tuple[str, str, dict[str, Any]]]:
+    """Node, op and fields of every request that a step is."""
+    match step:
+        case StartStep():
+            return [(s.node, "start", {"spec": s.spec, "labels": s.labels}) for s in step.shards]
+        case StopStep():
+            return [(n, "stop", {"launch": step.launch}) for n in step.nodes]
+        case RelabelStep():
+            return [
+                (n, "relabel", {"launch": step.launch, "labels": step.labels}) for n in step.nodes
+            ]
+        case AdoptStep():
+            return [(n, "adopt", {"launch": step.launch}) for n in step.nodes]

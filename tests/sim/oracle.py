@@ -1,0 +1,251 @@
+"""What no plan may ever do, checked against what was seen, by other means than the planner's.
+
+Each rule is one function that yields sentences; an empty answer means that the rule holds. The
+rules are written from DESIGN's safety rules and share no code with reconciler/core/plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from reconciler.core.changes import Plan, RelabelStep, StartStep, StopStep
+from reconciler.core.model import Desired, NodeState
+from reconciler.core.observed import Observed, Phase
+from reconciler.core.verdict import Diff, JudgedLaunch, JudgedReplica, Verdict
+
+
+def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list[str]:
+    """Every broken rule, as sentences."""
+    return [
+        *nothing_is_given_twice(observed, plan),
+        *no_shard_has_two_fabrics(desired, plan),
+        *only_nodes_that_may_be_acted_on(desired, observed, plan),
+        *what_is_not_understood_is_left_alone(diff, plan),
+        *voluntary_stops_keep_enough_ready(desired, diff, plan),
+        *no_more_than_max_parallel_begin(desired, diff, plan),
+        *the_guard_holds(desired, diff, plan),
+        *nothing_starts_where_it_must_not(desired, diff, plan),
+    ]
+
+
+def nothing_is_given_twice(observed: Observed, plan: Plan) -> Iterator[str]:
+    """Rule 2: a GPU or port is given only when seen free, and once."""
+    for kind in ("gpus", "ports"):
+        held: dict[tuple[str, object], str] = {}
+        for name, look in observed.nodes.items():
+            for shard in look.answer.shards if look.answer else ():
+                if shard.alive and shard.record:
+                    for place in shard.record.places:
+                        if place.rank == shard.record.rank:
+                            things = place.gpus if kind == "gpus" else place.ports.values()
+                            held.update({(name, t): shard.launch for t in things})
+        for step in plan.steps:
+            if isinstance(step, StartStep):
+                for given in step.shards:
+                    for place in given.spec["places"]:
+                        if place["node"] != given.node:
+                            continue
+                        things = place["gpus"] if kind == "gpus" else place["ports"].values()
+                        for thing in things:
+                            if (given.node, thing) in held:
+                                other = held[given.node, thing]
+                                yield f"{kind} {thing} of {given.node}: {step.launch} and {other}"
+                            held[given.node, thing] = step.launch
+
+
+def no_shard_has_two_fabrics(desired: Desired, plan: Plan) -> Iterator[str]:
+    """Rule 6: all ranks of a replica on the placement's one fabric, on like adapters."""
+    for step in plan.steps:
+        if isinstance(step, StartStep):
+            fabrics = {p["fabric"] for s in step.shards for p in s.spec["places"]}
+            if len(fabrics) != 1:
+                yield f"{step.launch} is on fabrics {sorted(fabrics)}"
+            (fabric,) = fabrics or {""}
+            nodes = [desired.nodes[s.node] for s in step.shards]
+            if fabric and any(fabric not in n.fabrics for n in nodes):
+                yield f"{step.launch} is on a node without fabric {fabric}"
+            if fabric and len({len(n.fabrics[fabric].adapters) for n in nodes}) > 1:
+                yield f"{step.launch} has ranks with unlike numbers of adapters"
+            if len({n.gpus.klass for n in nodes}) > 1:
+                yield f"{step.launch} mixes GPU classes"
+            if len({s.node for s in step.shards}) != len(step.shards):
+                yield f"{step.launch} has two ranks on one node"
+
+
+def only_nodes_that_may_be_acted_on(
+    desired: Desired, observed: Observed, plan: Plan
+) -> Iterator[str]:
+    """Rule 1 and 'Who may act': no step to silent nodes, held nodes, or another's nodes."""
+    foreign = False
+    for look in observed.nodes.values():
+        lease = look.answer.lease if look.answer else None
+        if lease and lease.owner != observed.owner and lease.remaining_s > 0:
+            foreign = True
+    for step in plan.steps:
+        if isinstance(step, StartStep):
+            nodes = tuple(s.node for s in step.shards)
+        else:
+            nodes = step.nodes
+        for node in nodes:
+            answer = observed.answer(node)
+            if answer is None:
+                yield f"{step.kind} {step.launch} goes to silent {node}"
+                continue
+            if answer.hold and answer.hold.launch in ("", step.launch):
+                yield f"{step.kind} {step.launch} goes to held {node}"
+            lease = answer.lease
+            if lease and lease.owner != observed.owner and lease.remaining_s > 0:
+                yield f"{step.kind} {step.launch} goes to {node}, which {lease.owner} leads"
+        if foreign and isinstance(step, StopStep) and step.voluntary:
+            yield f"voluntary stop of {step.launch} while another reconciler leads somewhere"
+
+
+def what_is_not_understood_is_left_alone(diff: Diff, plan: Plan) -> Iterator[str]:
+    """Unknown and unreachable launches get no stop, no relabel; their replicas no second start."""
+    touchy = (Verdict.UNKNOWN, Verdict.UNREACHABLE)
+    replicas = {j.view.launch: r for r in diff.replicas for j in r.launches}
+    verdicts = {j.view.launch: j for r in diff.replicas for j in r.launches}
+    verdicts |= {j.view.launch: j for j in diff.strays}
+    by_name = {r.replica: r for r in diff.replicas}
+    for step in plan.steps:
+        if isinstance(step, StopStep | RelabelStep):
+            judged = verdicts.get(step.launch)
+            if judged and judged.verdict in touchy:
+                yield f"{step.kind} of {step.launch}, which is {judged.verdict}"
+            if judged is None:
+                yield f"{step.kind} of {step.launch}, which nobody has seen"
+        if isinstance(step, StartStep):
+            replica = by_name.get(step.replica)
+            if replica is None or not replica.wanted:
+                yield f"start of {step.replica}, which nobody wants"
+            elif replica.blocked or any(j.verdict in touchy for j in replica.launches):
+                yield f"start of {step.replica}, which may be running out of sight"
+    for _launch, replica in replicas.items():
+        if replica.verdict is Verdict.UNREACHABLE and replica.blocked:
+            continue
+
+
+def voluntary_stops_keep_enough_ready(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """Rule 3, over placements and over models."""
+    stopped = {s.launch for s in plan.steps if isinstance(s, StopStep)}
+    ready: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    wanted: Counter[str] = Counter()
+    model_of: dict[str, str] = {}
+    touched: set[str] = set()
+    for replica in diff.replicas:
+        placement = desired.placements.get(replica.placement)
+        keys = (f"placement {replica.placement}", f"model {replica.model}")
+        model_of[keys[0]] = replica.model
+        suspended = placement is not None and placement.suspend
+        if replica.wanted and not suspended:
+            wanted.update(keys)
+        serving = [j for j in replica.launches if _serves(j)]
+        left = [j for j in serving if j.view.launch not in stopped]
+        if serving:
+            ready.update(keys)
+        if left:
+            after.update(keys)
+        elif serving:
+            touched.update(keys)
+    for key in sorted(touched):
+        name = key.split(" ", 1)[1]
+        if key.startswith("placement"):
+            placement = desired.placements.get(name)
+            spare = placement.rollout.max_unavailable if placement else 0
+        else:
+            spare = max(
+                (
+                    p.rollout.max_unavailable
+                    for p in desired.placements.values()
+                    if desired.profiles[p.profile].model == name
+                ),
+                default=1,
+            )
+        if wanted[key] and after[key] < wanted[key] - spare:
+            yield (
+                f"{key}: {ready[key]} of {wanted[key]} ready, {after[key]} after this plan's stops,"
+                f" at least {wanted[key] - spare} must stay"
+            )
+
+
+def no_more_than_max_parallel_begin(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """Rule 3: what begins to be replaced in one pass stays within the fleet's share."""
+    wanted = {r.replica: r for r in diff.replicas if r.wanted}
+    total = sum(not desired.placements[r.placement].suspend for r in wanted.values())
+    limit = desired.fleet.max_parallel.of(total, least=1)
+    begun: set[str] = set()
+    for step in plan.steps:
+        replica = wanted.get(step.replica) if isinstance(step, StartStep | StopStep) else None
+        if replica is None or desired.placements[replica.placement].suspend:
+            continue
+        serving = [j for j in replica.launches if _serves(j)]
+        if isinstance(step, StartStep) and serving:
+            begun.add(replica.replica)
+        if isinstance(step, StopStep) and [j.view.launch for j in serving] == [step.launch]:
+            begun.add(replica.replica)
+    under_way = {
+        r.replica
+        for r in wanted.values()
+        if r.current and r.kept and r.current != r.kept and not r.ready
+    }
+    if len(begun | under_way) > limit and begun:
+        yield f"{len(begun | under_way)} replicas are being replaced, {limit} may be: {sorted(begun)}"
+
+
+def the_guard_holds(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """Rule 5: no share of a model's replicas in a pool is removed unapproved."""
+    approved = {c.replica for g in plan.guards if g.approved for c in g.changes}
+    stopped = {s.launch for s in plan.steps if isinstance(s, StopStep) and s.voluntary}
+    leaving: dict[tuple[str, str], list[JudgedReplica]] = defaultdict(list)
+    before: Counter[tuple[str, str]] = Counter()
+    keeps: Counter[str] = Counter()
+    for replica in diff.replicas:
+        placement = desired.placements.get(replica.placement)
+        stays = replica.wanted and placement is not None and not placement.suspend
+        live = [
+            j for j in replica.launches if j.view.alive and j.verdict is not Verdict.STOPPING
+        ]
+        if stays and replica.launches:
+            before[replica.model, replica.pool] += 1
+        elif live:
+            before[replica.model, replica.pool] += 1
+            leaving[replica.model, replica.pool].append(replica)
+        if stays and replica.ready:
+            keeps[replica.model] += 1
+    for scope, replicas in leaving.items():
+        allowed = max(desired.fleet.guard.max_removed.of(before[scope]), min(1, keeps[scope[0]]))
+        acted = [r.replica for r in replicas if any(j.view.launch in stopped for j in r.launches)]
+        if len(replicas) > allowed and acted and not set(acted) <= approved:
+            yield f"{acted} of {scope} are removed, of {before[scope]} at most {allowed} may be"
+
+
+def nothing_starts_where_it_must_not(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """Node states, departed nodes, quarantine, pools and pins."""
+    sick = {q.node for q in diff.quarantines if not q.gpus}
+    by_name = {r.replica: r for r in diff.replicas}
+    for step in plan.steps:
+        if not isinstance(step, StartStep):
+            continue
+        placement = desired.placements[by_name[step.replica].placement]
+        for shard in step.shards:
+            node = desired.nodes[shard.node]
+            if node.state is not NodeState.ACTIVE or node.name in desired.departed:
+                yield f"{step.launch} starts on {node.name}, which is {node.state} or departed"
+            if node.name in sick:
+                yield f"{step.launch} starts on {node.name}, which is quarantined"
+            if placement.pool and node.pool != placement.pool:
+                yield f"{step.launch} starts on {node.name} outside its pool"
+            if placement.nodes and node.name not in placement.nodes:
+                yield f"{step.launch} starts on {node.name}, which it is not pinned to"
+
+
+def _serves(judged: JudgedLaunch) -> bool:
+    view = judged.view
+    return (
+        view.ready
+        and not view.stop_asked
+        and judged.verdict is not Verdict.UNREACHABLE
+        and all(s.phase is not Phase.ENDED for s in view.shards.values())
+    )

@@ -1,0 +1,435 @@
+"""A random fleet, random edits and random faults from one seed, played in virtual time.
+
+Everything comes from `random.Random(seed)`: the same seed plays the same story to the letter. The
+story has a troubled part, in which people edit and things break, and a quiet part, in which the
+fleet has to come to rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from reconciler.core.changes import Reason
+from reconciler.core.model import (
+    AdapterPort,
+    Desired,
+    Fleet,
+    GpuInventory,
+    Limit,
+    Model,
+    Node,
+    NodeFabric,
+    NodeState,
+    Placement,
+    Profile,
+    Revision,
+    Rollout,
+)
+from reconciler.core.verdict import Verdict
+from reconciler.simulate.engine import of_sim_engine
+from reconciler.simulate.fleet import Fate, Point, SimFleet
+from reconciler.simulate.node import own_place
+from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
+from tests.sim import oracle
+
+FLEET_ID = "5f0c2f0e-0000-4000-8000-0000000000aa"
+TICK_S = 10.0
+TROUBLED_PASSES = 25
+QUIET_PASSES = 420
+"""At 10 s each: longer than the longest back-off and start timeout of a scenario together."""
+CALM = 3
+"""Passes in a row without a step that count as rest."""
+
+FINAL = frozenset(
+    {
+        Reason.NO_CAPACITY,
+        Reason.INFEASIBLE,
+        Reason.REJECTED,
+        Reason.BLAST_RADIUS,
+        Reason.NODE_NOT_EMPTY,
+        Reason.UNKNOWN_FINGERPRINT,
+        Reason.SICK_TOGETHER,
+        Reason.CRASH_LOOP,
+        Reason.BACKOFF,
+    }
+)
+"""Holds that a fleet may rest on: each says what is missing."""
+
+
+class Broken(AssertionError):
+    """A rule does not hold; the message says which, and how to play it again."""
+
+
+@dataclass
+class Story:
+    """One seed. `differ`, `planner` and `bugs` are the seams through which mistakes are planted."""
+
+    seed: int
+    bugs: frozenset[str] = frozenset()
+    planner: Planner | None = None
+    differ: Differ | None = None
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        numbers = itertools.count()
+        self.ids: Callable[[], str] = lambda: f"s{next(numbers)}"
+        self.desired = first_revision(self.rng)
+        self.fleet = SimFleet.of(self.desired, of_sim_engine, self.bugs)
+        self.commits = 0
+        self.one = self._reconciler("one")
+        self.two: SimReconciler | None = None
+
+    def play(self) -> Story:
+        """The whole story. Raises Broken."""
+        for _ in range(TROUBLED_PASSES):
+            if self.rng.random() < 0.35:
+                self._edit()
+            if self.rng.random() < 0.35:
+                self._trouble()
+            self._passes(troubled=True)
+            self.fleet.advance(TICK_S)
+        self._quiet()
+        return self
+
+    # --- passes --------------------------------------------------------------------------------
+
+    def _reconciler(self, owner: str) -> SimReconciler:
+        made = SimReconciler(self.fleet, owner, self.ids)
+        if self.planner:
+            made.planner = self.planner
+        if self.differ:
+            made.differ = self.differ
+        return made
+
+    def _passes(self, *, troubled: bool) -> Pass | None:
+        """One pass, or two that interleave at every step inside the nodes."""
+        running = {"one": self.one.run(self.desired)}
+        if troubled and self.rng.random() < 0.15:
+            self.two = self.two or self._reconciler("two")
+            running["two"] = self.two.run(self.desired)
+        fate: dict[str, Fate | None] = dict.fromkeys(running)
+        last: Pass | None = None
+        while running:
+            who = self.rng.choice(sorted(running))
+            try:
+                point = running[who].send(fate[who])
+            except StopIteration as stop:
+                del running[who]
+                if who == "one":
+                    last = stop.value
+                continue
+            fate[who] = None
+            if isinstance(point, Pass):
+                self._judge(point)
+                continue
+            self._nothing_is_shared(point)
+            if troubled:
+                fate[who] = self._fate()
+                if self.rng.random() < 0.004:
+                    self.log.append(f"{who} dies at {point}")
+                    running.pop(who).close()
+                    self._forget(who)
+        return last
+
+    def _fate(self) -> Fate | None:
+        dice = self.rng.random()
+        if dice < 0.006:
+            return Fate.LOSE_REPLY
+        if dice < 0.012:
+            return Fate.KILL_AGENT
+        if dice < 0.014:
+            return Fate.REBOOT
+        if dice < 0.016:
+            self.fleet.advance(self.rng.choice([1.0, 70.0]))
+        return None
+
+    def _forget(self, who: str) -> None:
+        """A reconciler died: the next one knows nothing."""
+        if who == "one":
+            self.one = self._reconciler("one")
+        else:
+            self.two = None
+
+    # --- what must hold ------------------------------------------------------------------------
+
+    def _judge(self, made: Pass) -> None:
+        found = oracle.faults(made.desired, made.observed, made.diff, made.plan)
+        for step in made.plan.steps:
+            self.log.append(f"{self.fleet.clock.now:.0f}s {step.kind} {step.launch}")
+        if found:
+            self._broken("; ".join(found))
+
+    def _nothing_is_shared(self, point: Point) -> None:
+        """No GPU and no port of a machine has two living launches, at any step."""
+        node = self.fleet.nodes[point.node]
+        if point.op != "start":
+            return
+        seen: dict[object, str] = {}
+        for name, shard in node.launches.items():
+            if shard.alive:
+                place = own_place(shard.spec)
+                for thing in (*place["gpus"], *place["ports"].values()):
+                    if thing in seen:
+                        self._broken(f"{thing} of {node.name} has {seen[thing]} and {name}")
+                    seen[thing] = name
+        running: dict[str, int] = {}
+        for machine in self.fleet.nodes.values():
+            for name, shard in machine.launches.items():
+                if shard.alive and not shard.record_written:
+                    self._broken(f"{name} runs on {machine.name} before its record is written")
+                if shard.alive and shard.spec["rank"] == 0 and shard.stop_at is None:
+                    running[name] = 1
+
+    def _quiet(self) -> None:
+        """Faults stop; the fleet has to come to rest on today's profile, or on a hold."""
+        self.two = None
+        for node in self.fleet.nodes.values():
+            node.silent, node.hold = False, None
+            node.strangers.clear()
+            node.lost_gpus.clear()
+            for shardlet in node.launches.values():
+                shardlet.sick = False
+        nodes = {
+            n: replace(d, state=NodeState.ACTIVE, reason="") for n, d in self.desired.nodes.items()
+        }
+        self.desired = replace(self.desired, nodes=nodes)
+        calm = 0
+        last: Pass | None = None
+        for _ in range(QUIET_PASSES):
+            last = self._passes(troubled=False)
+            assert last is not None
+            calm = calm + 1 if self._at_rest(last) else 0
+            if calm >= CALM:
+                self._converged(last)
+                return
+            self.fleet.advance(TICK_S)
+        assert last is not None
+        self._broken(f"no rest after {QUIET_PASSES} quiet passes: {describe(last)}")
+
+    def _at_rest(self, made: Pass) -> bool:
+        waits = any(
+            c.waits and c.waits_for not in FINAL and c.waits_for is not None
+            for c in made.plan.changes
+        )
+        busy = any(
+            r.verdict in (Verdict.STARTING, Verdict.STOPPING)
+            or any(j.verdict is Verdict.STOPPING for j in r.launches)
+            for r in made.diff.replicas
+        )
+        under_way = any(r.current and r.kept and r.current != r.kept for r in made.diff.replicas)
+        held = {h.reason for h in made.plan.holds}
+        pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.desired_is_good
+        return not (made.plan.steps or waits or busy or under_way or pausing)
+
+    @property
+    def desired_is_good(self) -> bool:
+        """No profile of today is bad by intent."""
+        bad = {"--fail", "--never-ready", "--crash-after"}
+        return not any(bad & set(p.args) for p in self.desired.profiles.values())
+
+    def _converged(self, made: Pass) -> None:
+        held = {h.subject for h in made.plan.holds if h.reason in FINAL}
+        whole = {h.reason for h in made.plan.holds}
+        for replica in made.diff.replicas:
+            placement = self.desired.placements.get(replica.placement)
+            subject = f"replica {replica.replica}"
+            if not replica.wanted:
+                if Reason.BLAST_RADIUS not in whole:
+                    self._broken(f"{replica.replica} is left over: {describe(made)}")
+                continue
+            if placement is not None and placement.suspend:
+                continue
+            if subject in held or f"placement {replica.placement}" in held:
+                continue
+            if replica.verdict is not Verdict.MATCHING or not replica.ready:
+                self._broken(f"{replica.replica} is {replica.verdict}: {describe(made)}")
+
+    def _broken(self, what: str) -> None:
+        bugs = f" --bugs {','.join(sorted(self.bugs))}" if self.bugs else ""
+        raise Broken(
+            f"seed {self.seed}: {what}\nplay it again: python -m tests.sim.replay {self.seed}{bugs}"
+        )
+
+    # --- edits and trouble ---------------------------------------------------------------------
+
+    def _edit(self) -> None:
+        edits = [
+            self._edit_profile,
+            self._edit_profile,
+            self._revert,
+            self._scale,
+            self._restart,
+            self._rename,
+            self._suspend,
+            self._node_state,
+            self._remove,
+        ]
+        self.before = self.desired
+        self.rng.choice(edits)()
+        self.commits += 1
+        revision = replace(self.desired.revision, commit=f"{self.commits:040x}")
+        self.desired = replace(self.desired, revision=revision)
+
+    def _edit_profile(self) -> None:
+        name = self.rng.choice(sorted(self.desired.profiles))
+        args = self.rng.choice(
+            [
+                ("--load-time", "20"),
+                ("--load-time", "40"),
+                ("--load-time", "15", "--context", "4096"),
+                ("--fail", "--fail-code", "2"),
+                ("--fail",),
+                ("--never-ready",),
+                ("--crash-after", "70"),
+            ]
+        )
+        self._profile(name, args=args)
+        self.log.append(f"edit {name}: {' '.join(args)}")
+
+    def _profile(self, name: str, **over: object) -> None:
+        made = replace(self.desired.profiles[name], **over)  # type: ignore[arg-type]
+        self.desired = replace(self.desired, profiles={**self.desired.profiles, name: made})
+
+    def _placement(self, name: str, **over: object) -> None:
+        made = replace(self.desired.placements[name], **over)  # type: ignore[arg-type]
+        self.desired = replace(self.desired, placements={**self.desired.placements, name: made})
+
+    def _any_placement(self) -> str:
+        return self.rng.choice(sorted(self.desired.placements))
+
+    def _revert(self) -> None:
+        for name in self.desired.profiles:
+            self._profile(name, args=("--load-time", "20"))
+        self.log.append("revert")
+
+    def _scale(self) -> None:
+        self._placement(self._any_placement(), replicas=self.rng.randint(1, 4))
+
+    def _restart(self) -> None:
+        self._placement(self._any_placement(), restart=f"please {self.commits}")
+
+    def _suspend(self) -> None:
+        name = self._any_placement()
+        self._placement(name, suspend=not self.desired.placements[name].suspend)
+
+    def _rename(self) -> None:
+        old = self._any_placement()
+        new = f"p{self.commits}"
+        made = replace(self.desired.placements[old], name=new)
+        left = {k: v for k, v in self.desired.placements.items() if k != old}
+        self.desired = replace(self.desired, placements={**left, new: made})
+
+    def _remove(self) -> None:
+        if len(self.desired.placements) > 1:
+            gone = self._any_placement()
+            left = {k: v for k, v in self.desired.placements.items() if k != gone}
+            self.desired = replace(self.desired, placements=left)
+
+    def _node_state(self) -> None:
+        name = self.rng.choice(sorted(self.desired.nodes))
+        down = self.fleet.nodes[name].silent
+        states = [NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING]
+        if down:
+            states = [NodeState.LOST]
+            # A person says so who knows that it is off.
+            self.fleet.nodes[name].reboot()
+        made = replace(self.desired.nodes[name], state=self.rng.choice(states), reason="test")
+        self.desired = replace(self.desired, nodes={**self.desired.nodes, name: made})
+        self.log.append(f"node {name} is {made.state}")
+
+    def _trouble(self) -> None:
+        node = self.fleet.nodes[self.rng.choice(sorted(self.fleet.nodes))]
+        living = [s for s in node.launches.values() if s.alive]
+        dice = self.rng.randrange(8)
+        self.log.append(f"{self.fleet.clock.now:.0f}s trouble {dice} on {node.name}")
+        if dice in (0, 1):
+            node.silent = not node.silent
+        elif dice == 2:
+            node.reboot()
+        elif dice == 3 and living:
+            shard = self.rng.choice(living)
+            shard.behaviour = replace(shard.behaviour, crash_s=0.0)
+        elif dice == 4 and living:
+            self.rng.choice(living).supervised = False
+        elif dice == 5 and living:
+            shard = self.rng.choice(living)
+            shard.sick = not shard.sick
+        elif dice == 6:
+            gpu = self.rng.choice(node.gpus).uuid
+            if node.nvml and gpu not in {
+                g for s in living for g in own_place(s.spec)["gpus"]
+            }:
+                node.strangers[gpu] = 77
+        elif dice == 7 and self.rng.random() < 0.5:
+            self._forget("one")
+
+
+def first_revision(rng: random.Random) -> Desired:
+    """A small fleet: two pools, one or two fabrics, single-node and two-node profiles."""
+    nodes = {}
+    for n in range(rng.randint(2, 4)):
+        name = f"n{n}"
+        adapters = tuple(AdapterPort(f"mlx5_{i}") for i in range(rng.choice([1, 1, 2])))
+        fabrics = {"ib-a": NodeFabric(kind="ib", adapters=adapters, interface="ib0")}
+        count = rng.choice([2, 3, 4])
+        source = rng.choice(["nvml", "declared"])
+        nodes[name] = Node(
+            name=name,
+            address=f"10.0.0.{n + 1}",
+            pool="a",
+            gpus=GpuInventory(klass=rng.choice(["h100", "h100", "l40s"]), count=count, source=source),
+            fabrics=fabrics,
+        )
+    profiles, placements = {}, {}
+    models = {m: Model(name=m, path=f"/models/{m}") for m in ("llama", "qwen")}
+    for n in range(rng.randint(1, 3)):
+        wide = rng.random() < 0.3
+        profiles[f"f{n}"] = Profile(
+            name=f"f{n}",
+            model=rng.choice(sorted(models)),
+            engine="sim",
+            gpus_per_node=rng.choice([1, 1, 2]),
+            nodes=2 if wide else 1,
+            args=("--load-time", "20"),
+            start_timeout_s=120,
+            stop_grace_s=5,
+        )
+        placements[f"c{n}"] = Placement(
+            name=f"c{n}",
+            profile=f"f{n}",
+            replicas=rng.randint(1, 3),
+            pool="a",
+            fabric="ib-a" if wide and rng.random() < 0.7 else "",
+            spread=rng.random() < 0.5,
+            rollout=Rollout(max_unavailable=rng.choice([1, 1, 2]), max_surge=rng.choice([0, 1])),
+        )
+    fleet = Fleet(
+        name="sim",
+        id=FLEET_ID,
+        max_parallel=Limit(percent=rng.choice([10, 50])),
+        unhealthy_after_s=60,
+    )
+    return Desired(
+        revision=Revision(commit="0" * 40, ref="main", root_commit="f" * 40),
+        fleet=fleet,
+        nodes=nodes,
+        models=models,
+        profiles=profiles,
+        placements=placements,
+    )
+
+
+def describe(made: Pass) -> str:
+    """A plan in a few lines, for messages."""
+    lines = [
+        f"{c.symbol} {c.address} {c.verdict}: {c.reason}; waits: {c.waits}"
+        for c in made.plan.changes
+    ]
+    lines += [f"hold {h.subject} {h.reason}: {h.message}" for h in made.plan.holds]
+    lines += [f"step {s.kind} {s.launch}" for s in made.plan.steps]
+    lines += [f"{r.replica}: {r.verdict} ({r.reason})" for r in made.diff.replicas]
+    return "\n  ".join(["", *lines])
