@@ -18,7 +18,11 @@ from jsonschema.exceptions import ValidationError
 from reconciler.core.changes import Reason
 from reconciler.fleet import schemas
 from reconciler.fleet.findings import Finding, dotted, listed, nearest, quoted
+from reconciler.fleet.redact import looks_secret
 from reconciler.fleet.strictyaml import KEY, Document, Odd, Path
+
+MAX_DIGITS = 18
+"""Longer numbers are in no field's bounds."""
 
 LONGEST_PATTERN_TEXT = 4096
 """Longer text is refused by its length; a pattern never sees it."""
@@ -117,10 +121,13 @@ def _told(
         case "type":
             return [at(*_wrong_type(kind, path, value, limit, document))]
         case "pattern":
-            return [at(f"{quoted(value)} is not allowed", _pattern_hint(node))]
+            return [at(f"{_shown(path, value)} is not allowed", _pattern_hint(node))]
         case "enum" | "const":
             options = limit if rule == "enum" else [limit]
             known = [str(o) for o in options if o != ""]
+            if path == ("version",):
+                hint = f"this build reads version {limit}: upgrade the reconciler"
+                return [at(f"version {quoted(value)} is not known", hint)]
             near = nearest(str(value), known)
             return [
                 at(f"{quoted(value)} is none of {', '.join(known)}", near or "choose one of them")
@@ -129,6 +136,12 @@ def _told(
             return [at(*_no_option(value, limit, error))]
         case _:
             return [at(*_bound(rule, value, limit))]
+
+
+def _shown(path: Path, value: str) -> str:
+    """The value, unless it may be a secret: findings go into logs and pull requests."""
+    name = str(path[-1]) if len(path) > 1 and path[-2] in ("env", "secrets") else ""
+    return "its value" if looks_secret(name, value) else quoted(value)
 
 
 def _in_names(error: ValidationError) -> bool:
@@ -140,7 +153,7 @@ def _is_note(name: str, node: Mapping[str, Any]) -> bool:
 
 
 def _describe(node: Mapping[str, Any]) -> str:
-    text = str(node.get("description", "")).split(". ")[0].rstrip(".")
+    text = str(node.get("description", "")).split(". ")[0].split("; ")[0].rstrip(".")
     return f"add it: {text[:1].lower()}{text[1:]}" if text else "add it"
 
 
@@ -169,6 +182,7 @@ _SAY_INSTEAD = {
     "image": "write it under runtime: 'runtime: {kind: container, image: …}'",
     "docker_image": "write it under runtime: 'runtime: {kind: container, image: …}'",
     "roles": "each role is a profile and a placement of its own; labels tie them together",
+    "gpus": "gpus_per_node says how many",
     "gpu": "GPUs of a replica are chosen by the reconciler: gpus_per_node says how many",
     "gpu_indices": "GPUs of a replica are chosen by the reconciler: gpus_per_node says how many",
     "port": "ports are given by the reconciler from the fleet's range: '$(port.http)' refers to it",
@@ -238,7 +252,11 @@ def _no_option(value: Any, options: list[Any], error: ValidationError) -> tuple[
             says.append(" or ".join(f"'{o}'" for o in option["enum"]))
         else:
             says.append(str(option.get("x-pattern-says", "text")))
-    shown = quoted(value) if not isinstance(value, (dict, list)) else _what(value)
+    text = value.strip() if isinstance(value, str) else ""
+    if text.isascii() and text.isdigit():
+        return f"{quoted(value)} is text", f"write {int(text[:20])}, without quotes"
+    plain = isinstance(value, (str, int)) and not isinstance(value, bool)
+    shown = quoted(value) if plain else _what(value)
     return f"{shown} is not allowed", f"write {', or '.join(says)}"
 
 
@@ -281,12 +299,12 @@ def _odd(kind: str, subject: str, document: Document, odd: Odd) -> Finding:
 
 
 def _kinds(node: Mapping[str, Any]) -> set[str]:
-    options = node.get("anyOf", [node])
+    """The types that a value may have; of a choice with numbers, the number is what is meant."""
     found: set[str] = set()
-    for option in options:
+    for option in node.get("anyOf", [node]):
         kind = option.get("type", [])
         found |= {kind} if isinstance(kind, str) else set(kind)
-    return found
+    return {"integer"} if "anyOf" in node and "integer" in found else found
 
 
 def _odd_words(odd: Odd, wanted: set[str]) -> tuple[str, str]:
@@ -300,21 +318,29 @@ def _odd_words(odd: Odd, wanted: set[str]) -> tuple[str, str]:
         return f"{text} is a date to YAML", quote
     if odd.sort == "equals":
         return f"{text} has a meaning of its own in YAML", quote
-    whole = _whole(text)
     if wanted == {"integer"}:
         return (
             f"{text} is not a plain whole number",
-            f"write {whole}" if whole else "write digits only",
+            _count_hint(text),
         )
     if odd.sort == "float":
         return f"{text} is a number with a fraction to YAML where text belongs", quote
     return f"{text} is a number that YAML reads in its own way", quote
 
 
+def _count_hint(text: str) -> str:
+    if text.isdigit() and text.startswith("0"):
+        return "write it without zeros in front"
+    whole = _whole(text)
+    return f"write {whole}" if whole else "write a whole number in digits"
+
+
 def _whole(text: str) -> str:
     """The plain spelling of a whole number written otherwise; empty where that is not clear."""
     digits = text.replace("_", "").lstrip("+")
     head, _, tail = digits.partition(".")
+    if len(head) > MAX_DIGITS:
+        return ""
     if head.isascii() and head.isdigit() and not tail.strip("0") and not head.startswith("0"):
         return head
     return ""

@@ -18,6 +18,9 @@ from reconciler.core.changes import Reason
 MAX_SHOWN = 200
 """Findings shown of one file as text: a broken generator can make a hundred thousand."""
 
+MAX_PATH = 60
+"""Characters of a key path that are shown."""
+
 MAX_VALUE = 80
 """Characters of a value that a message repeats; the place tells where the rest is."""
 
@@ -60,8 +63,12 @@ class Finding:
 
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sorted by place, each once: two checks may see the same mistake."""
-    return tuple(sorted(set(findings)))
+    """Sorted by place, each once. What does not parse is not told again for having no shape."""
+    once = set(findings)
+    unparsed = {f.where for f in once if f.reason is Reason.PARSE_FAILED and f.line}
+    return tuple(
+        sorted(f for f in once if f.reason is not Reason.SCHEMA_FAILED or f.where not in unparsed)
+    )
 
 
 def errors(findings: Iterable[Finding], *, strict: bool = False) -> tuple[Finding, ...]:
@@ -205,7 +212,7 @@ def dotted(path: Iterable[str | int]) -> str:
             text += f"[{key}]"
         else:
             text += f".{escape(key)}" if text else escape(key)
-    return text
+    return text if len(text) <= MAX_PATH else f"{text[: MAX_PATH - 1]}…"
 
 
 def _count(number: int, word: str) -> str:

@@ -8,7 +8,6 @@ are read by the same code. Nothing that a file holds raises; only findings tell 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,12 +19,10 @@ from reconciler.fleet.checks import check
 from reconciler.fleet.explain import explain
 from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
 from reconciler.fleet.findings import Finding, dotted, listed, nearest, ordered, quoted
-from reconciler.fleet.repo import Entry, Repo, SourceFile
+from reconciler.fleet.repo import Entry, Repo, SourceFile, safe_name
 from reconciler.fleet.strictyaml import Document, Limits, parse
 
 T = TypeVar("T")
-
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}").fullmatch
 
 
 @dataclass(frozen=True)
@@ -141,6 +138,7 @@ def _read(repo: Repo, document: Document, findings: list[Finding]) -> None:
             raise schemas.Misfit
         value = schemas.reader(kind)(data)
     except schemas.Misfit:
+        repo.misfits.append((kind, document))
         if isinstance(name, str):
             repo.broken.setdefault(kind, set()).add(name)
         else:
@@ -175,8 +173,7 @@ def _unknown_kind(repo: Repo, document: Document, kind: object) -> Finding:
 
 
 def _subject(kind: str, name: object) -> str:
-    readable = isinstance(name, str) and _SAFE_NAME(name)
-    return f"{kind.lower()} {name}" if readable else kind.lower()
+    return f"{kind.lower()} {safe_name(name)}".rstrip()
 
 
 def _document_finding(
@@ -185,8 +182,7 @@ def _document_finding(
     placed = repo.positioned(document)
     line, column = (placed.positions or {}).get(path, (placed.line, placed.column))
     name = placed.data.get("name") if isinstance(placed.data, dict) else None
-    readable = isinstance(name, str) and _SAFE_NAME(name)
-    subject = f"document {name}" if readable else f"document {document.index + 1}"
+    subject = f"document {safe_name(name) or document.index + 1}"
     reason = Reason.SCHEMA_FAILED
     return Finding(document.file, line, column, dotted(path), subject, message, hint, reason)
 

@@ -7,6 +7,7 @@ almost every file of almost every revision is without findings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,14 @@ from reconciler.fleet.strictyaml import Document, Limits, Path, decode, parse_wi
 EXAMPLE_FLEET_ID = "00000000-0000-4000-8000-00000000feed"
 """The id of fleet-repo-example/: two fleets with one id would act on each other's launches, so it
 is refused as soon as a node is not on loopback."""
+
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}").fullmatch
+
+
+def safe_name(name: object) -> str:
+    """`name` where a message may call a document by it; else empty."""
+    return name if isinstance(name, str) and _SAFE_NAME(name) else ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Entry:
 
     @property
     def subject(self) -> str:
-        return f"{self.kind.lower()} {self.name}"
+        return f"{self.kind.lower()} {self.name}".rstrip()
 
     @property
     def where(self) -> str:
@@ -59,6 +68,8 @@ class Repo:
     entries: dict[str, dict[str, Entry]] = field(default_factory=dict)
     broken: dict[str, set[str]] = field(default_factory=dict)
     """Names by kind of documents that do not fit: a reference to them is not dangling."""
+    misfits: list[tuple[str, Document]] = field(default_factory=list)
+    """Documents of a known kind that do not fit: their references are checked all the same."""
     blind: bool = False
     """Some file could not be read to its end, so any name may be defined there."""
     _placed: dict[str, Sequence[Document]] = field(default_factory=dict)

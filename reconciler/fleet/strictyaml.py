@@ -157,7 +157,7 @@ def decode(file: str, raw: bytes, limits: Limits) -> tuple[str | None, list[Find
     """The text of a file whose characters are all harmless; else None and why."""
 
     def refuse(message: str, hint: str, line: int = 0, column: int = 0) -> Finding:
-        return Finding(file, line, column, "", "file", message, hint, Reason.PARSE_FAILED)
+        return Finding(file, line, column, "", "", message, hint, Reason.PARSE_FAILED)
 
     if len(raw) > limits.file_bytes:
         return None, [
@@ -478,9 +478,8 @@ class _Walk:
         return self.mark.line + 1, self.mark.column + 1
 
     def _refuse_tag(self, tag: str) -> None:
-        self._report(
-            f"the tag {quoted(tag)} is not allowed", "remove it; quote a value that is text"
-        )
+        shown = quoted(tag.replace("tag:yaml.org,2002:", "!!"))
+        self._report(f"the tag {shown} is not allowed", "remove it; quote a value that is text")
 
     def _report(self, message: str, hint: str) -> None:
         if not self.record:
@@ -488,7 +487,7 @@ class _Walk:
         line, column = self._here()
         path = dotted(self._path())
         self.out.findings.append(
-            Finding(self.file, line, column, path, "file", message, hint, Reason.PARSE_FAILED)
+            Finding(self.file, line, column, path, "", message, hint, Reason.PARSE_FAILED)
         )
         if len(self.out.findings) >= self.limits.findings:
             raise _Stop
@@ -499,14 +498,12 @@ class _Walk:
         problem = error.problem or "cannot be parsed"
         message = f"not YAML: {problem}" + (f" ({error.context})" if error.context else "")
         self.out.findings.append(
-            Finding(
-                self.file, line, column, "", "file", message, _advice(problem), Reason.PARSE_FAILED
-            )
+            Finding(self.file, line, column, "", "", message, _advice(message), Reason.PARSE_FAILED)
         )
         self.out.complete = False
 
 
-def _advice(problem: str) -> str:
+def _advice(message: str) -> str:
     """What to do about the parser's commonest complaints (libyaml 0.2.5)."""
     for part, advice in (
         (
@@ -520,8 +517,9 @@ def _advice(problem: str) -> str:
             "look at the indentation, and quote a value that holds quotes",
         ),
         ("could not find expected ':'", "a line without a colon; look at the indentation"),
-        ("undefined alias", "define the anchor first"),
+        ("exceeded maximum nesting depth", "nothing in a fleet repo nests so far"),
+        ("while scanning a quoted scalar", "a quote is opened and never closed"),
     ):
-        if part in problem:
+        if part in message:
             return advice
     return "look at this line and the one before it"

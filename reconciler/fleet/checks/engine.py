@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import engines
 from engines.base import Problem
 from reconciler.core.build import check_profile
 from reconciler.core.changes import Reason
 from reconciler.core.model import ResolvedProfile
-from reconciler.fleet.checks.secrets import without_secrets
-from reconciler.fleet.findings import Finding
+from reconciler.fleet.findings import Finding, listed, nearest, quoted
+from reconciler.fleet.redact import without_secrets
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
 
@@ -30,6 +31,9 @@ def check(repo: Repo) -> Iterator[Finding]:
         profile = entry.value
         if profile is None or not profile.engine or profile.model not in models:
             continue
+        if profile.engine not in engines.names():
+            yield _unknown_engine(repo, entry, profile.engine)
+            continue
         resolved = ResolvedProfile(profile, models[profile.model])
         for problem in check_profile(resolved, allow_loader_env=loader_env):
             finding = _finding(repo, entry, problem)
@@ -40,14 +44,25 @@ def check(repo: Repo) -> Iterator[Finding]:
                 yield finding
 
 
+def _unknown_engine(repo: Repo, entry: Entry, name: str) -> Finding:
+    known = engines.names()
+    near = nearest(name, known)
+    other = "any other program runs as engine 'command'"
+    return repo.finding(
+        entry,
+        ("engine",),
+        f"there is no engine {quoted(name)}",
+        f"{near} {other}" if near else f"engines are {listed(known)}; {other}",
+    )
+
+
 def _finding(repo: Repo, entry: Entry, problem: Problem) -> Finding:
-    reason = Reason.REFERENCE_FAILED if problem.path == "engine" else Reason.SCHEMA_FAILED
     return repo.finding(
         entry,
         key_path(problem.path),
         without_secrets(problem.message),
         problem.hint,
-        reason=reason,
+        reason=Reason.SCHEMA_FAILED,
         warning=problem.warning,
     )
 

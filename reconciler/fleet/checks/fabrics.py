@@ -43,6 +43,10 @@ def _one(
         yield _infeasible(
             repo, entry, (*path, "gid_index"), message, "it is for roce only: remove it"
         )
+    if fabric.kind == "roce" and fabric.gid_index is None:
+        message = "kind roce without gid_index: the default index may not reach the peers"
+        hint = "add the index of the RoCE v2 GID over IPv4 (show_gids lists them), mostly 3"
+        yield _infeasible(repo, entry, path, message, hint)
     for index, adapter in enumerate(fabric.adapters):
         known = owners.setdefault((adapter.name, adapter.port), name)
         at = (*path, "adapters", index)

@@ -141,7 +141,7 @@ def _fits(
         takes = f"{profile.nodes} nodes" if profile.nodes > 1 else "a node"
         said = [f"{count} {why}" for (_field, why), count in refusals.most_common()]
         if groups:
-            said.insert(0, f"{fitting} of {sum(candidates.values())} that are alike fit")
+            said.insert(0, f"only {fitting} alike would do")
         message = f"{where} can never hold profile {profile.name}, which takes {takes}: "
         hint = "choose another pool or profile"
         yield repo.finding(

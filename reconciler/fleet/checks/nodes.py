@@ -119,9 +119,9 @@ def host_key_problem(key: str) -> str:
         return "it is not of the form 'type base64'"
     kind, blob = parts[0], parts[1]
     if kind not in HOST_KEY_TYPES:
-        return (
-            f"{quoted(kind)} is no type of host key that is accepted ({', '.join(HOST_KEY_TYPES)})"
-        )
+        if blob in HOST_KEY_TYPES:
+            return f"it starts with the host {quoted(kind)}"
+        return f"{quoted(kind)} is no type of host key that OpenSSH offers"
     try:
         raw = base64.b64decode(blob, validate=True)
     except (binascii.Error, ValueError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from reconciler.fleet.findings import Finding, listed, nearest, quoted
-from reconciler.fleet.repo import Entry, Repo
-from reconciler.fleet.strictyaml import Path
+from reconciler.fleet.findings import MAX_VALUE, Finding, listed, nearest, quoted
+from reconciler.fleet.repo import Entry, Repo, safe_name
+from reconciler.fleet.strictyaml import Document, Path
 
 
 def check(repo: Repo) -> Iterator[Finding]:
@@ -23,6 +23,24 @@ def check(repo: Repo) -> Iterator[Finding]:
     for kind in ("Model", "Profile", "Node", "Placement"):
         yield from _case_twins(repo, repo.of(kind))
     yield from _served_twice(repo)
+    for kind, document in repo.misfits:
+        yield from _misfit(repo, kind, document)
+
+
+_REFERENCES = (
+    ("Placement", "profile", "Profile"),
+    ("Profile", "model", "Model"),
+    ("Profile", "extends", "Profile"),
+)
+
+
+def _misfit(repo: Repo, kind: str, document: Document) -> Iterator[Finding]:
+    """References of a document that does not fit: all mistakes are told at once."""
+    for owner, key, target in _REFERENCES:
+        name = document.data.get(key)
+        if kind == owner and isinstance(name, str) and name and len(name) <= MAX_VALUE:
+            entry = Entry(kind, safe_name(document.data.get("name")), document, None)
+            yield from _named(repo, entry, (key,), target, name)
 
 
 def _placement(repo: Repo, entry: Entry, pools: Mapping[str, bool]) -> Iterator[Finding]:
