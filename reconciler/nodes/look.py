@@ -2,7 +2,9 @@
 
 Open channels are asked from the calling thread and their answers taken as they come; nodes that
 must be connected first get a thread each for as long as that takes. At the deadline whoever has
-not answered is cut off and reported; nobody waits for anybody else.
+not answered is reported; nobody waits for anybody else. An open channel that stayed mute is closed;
+a connection that is still being made may go on for a while, so that a node which is merely slow
+(its first Python start, on a loaded machine) is connected at the next look.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from reconciler.nodes.ssh import Deadline
 AGENT_SHARE = 0.8
 """Share of the time left that the agent gets to answer in; the rest is for the way back."""
 
+LINGER_S = 20.0
+"""How long after the deadline a connection may still be made; each step of it has its own limit."""
+
 
 @dataclass
 class Ask:
@@ -36,8 +41,6 @@ class Ask:
     began: float
     agent: AgentChannel | None = None
     number: int = 0
-    working: bool = False
-    """A thread of this look holds the lane."""
 
 
 class Look:
@@ -101,7 +104,8 @@ class Look:
             self._again(ask)
 
     def _request(self) -> dict[str, Any]:
-        return {**self._fields, "deadline_s": round(self._deadline.left() * AGENT_SHARE, 3)}
+        seconds = max(1.0, self._deadline.left() * AGENT_SHARE)
+        return {**self._fields, "deadline_s": round(seconds, 3)}
 
     def _again(self, ask: Ask) -> None:
         """A kept connection turned out dead, which says nothing about the node: connect anew."""
@@ -137,9 +141,9 @@ class Look:
         lane = ask.lane
         if not lane.lock.acquire(timeout=self._deadline.left()):
             return
-        ask.working = True
         try:
-            look = self._answered(ask, lane.request("observe", self._request(), self._deadline))
+            lingering = Deadline(self._deadline.left() + LINGER_S)
+            look = self._answered(ask, lane.request("observe", self._request(), lingering))
         except NodeError as error:
             look = self._failed(ask, error)
         except Exception as error:  # noqa: BLE001  the one place: a bug in one lane stays there
@@ -148,7 +152,6 @@ class Look:
             detail = f"internal error: {type(error).__name__}: {error}"
             look = NodeLook(ask.node, error=kind, detail=detail, look_ms=self._ms(ask))
         finally:
-            ask.working = False
             lane.lock.release()
         self._news.put((ask, look))
 
@@ -183,9 +186,6 @@ class Look:
         if ask.agent is not None:
             ask.lane.fail(error)
             ask.lane.lock.release()
-        elif ask.working:
-            # Its thread sees the closed socket and lets go of the lane.
-            ask.lane.abort()
         self._end(ask, self._failed(ask, error))
 
     def _end(self, ask: Ask, look: NodeLook) -> None:

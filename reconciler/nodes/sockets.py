@@ -7,16 +7,21 @@ the reader instead, so a thousand idle connections cost nothing.
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 KEEPALIVE_S = 30
 """Idle time before the kernel probes the peer: firewalls forget a connection after a minute."""
 DEAD_AFTER_MS = 30_000
 """Unacknowledged data for this long ends the connection (TCP_USER_TIMEOUT)."""
 BUFFER = 65536
+GIVEN_UP_POLL_S = 0.2
+"""How soon a wait notices that nobody is interested any more."""
 
 _LINUX = sys.platform == "linux"
 
@@ -61,12 +66,6 @@ class TunedSocket(socket.socket):
             pass
         super().close()
 
-    def readable_within(self, seconds: float) -> bool:
-        """Whether the peer said something (or hung up) within `seconds`."""
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        return bool(poll.poll(max(0.0, seconds) * 1000))
-
     def hung_up(self) -> bool:
         """Whether the next read would say end of file or reset."""
         try:
@@ -75,7 +74,23 @@ class TunedSocket(socket.socket):
             return True
 
 
-def dial(address: str, port: int, seconds: float) -> TunedSocket:
+def wait_for(sock: socket.socket, event: int, seconds: float, given_up: Callable[[], bool]) -> bool:
+    """Whether `event` (select.POLLIN, …) or a hang-up came within `seconds`; False if given up."""
+    deadline = time.monotonic() + seconds
+    poll = select.poll()
+    poll.register(sock, event)
+    while not given_up():
+        left = deadline - time.monotonic()
+        if poll.poll(max(0.0, min(left, GIVEN_UP_POLL_S)) * 1000):
+            return True
+        if left <= 0:
+            return False
+    return False
+
+
+def dial(
+    address: str, port: int, seconds: float, given_up: Callable[[], bool] = lambda: False
+) -> TunedSocket:
     """A connection to the first address that accepts one. Raises OSError (TimeoutError, …).
 
     Name resolution is the one step that the C library lets nobody interrupt; callers run this in a
@@ -86,18 +101,21 @@ def dial(address: str, port: int, seconds: float) -> TunedSocket:
     for family, kind, protocol, _, target in socket.getaddrinfo(
         address, port, type=socket.SOCK_STREAM
     ):
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError(f"no connection within {seconds:g} s")
-        plain = socket.socket(family, kind, protocol)
+        sock = TunedSocket(family, kind, protocol)
         try:
-            plain.settimeout(remaining)
-            plain.connect(target)
+            sock.setblocking(False)
+            code = sock.connect_ex(target)
+            if code == errno.EINPROGRESS:
+                left = max(0.0, deadline - time.monotonic())
+                if not wait_for(sock, select.POLLOUT, left, given_up):
+                    raise TimeoutError(errno.ETIMEDOUT, f"no connection within {seconds:.1f} s")
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            sock.tune()
         except OSError as error:
-            plain.close()
+            sock.close()
             problem = error
             continue
-        tuned = TunedSocket(family, kind, protocol, fileno=plain.detach())
-        tuned.tune()
-        return tuned
+        return sock
     raise problem

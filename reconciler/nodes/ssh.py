@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from reconciler.nodes.credentials import Credentials
 from reconciler.nodes.endpoint import Endpoint
 from reconciler.nodes.hostkeys import KnownHosts, KnownKey, fingerprint, host_name, parse_key
 from reconciler.nodes.protocol import NodeUnseen
-from reconciler.nodes.sockets import TunedSocket, dial
+from reconciler.nodes.sockets import TunedSocket, dial, wait_for
 
 LOG = "reconciler.ssh"
 # paramiko logs each failed handshake with a traceback; what matters of it is in the NodeUnseen.
@@ -111,6 +112,7 @@ class Dialer:
     rng: random.Random = field(default_factory=random.Random)
     _known: dict[tuple[Any, ...], KnownHosts] = field(default_factory=dict)
     _jumps: dict[Endpoint, paramiko.Transport] = field(default_factory=dict)
+    _jump_abort: Abort = field(default_factory=lambda: Abort())
     _jump_locks: dict[Endpoint, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -133,6 +135,7 @@ class Dialer:
 
     def close(self) -> None:
         """Closes the connections to jump hosts."""
+        self._jump_abort()
         with self._lock:
             jumps = list(self._jumps.values())
             self._jumps.clear()
@@ -156,13 +159,14 @@ class Dialer:
         if endpoint.jump is not None:
             return self._through(endpoint, endpoint.jump, deadline, abort)
         try:
-            sock = dial(endpoint.address, endpoint.port, seconds)
+            sock = dial(endpoint.address, endpoint.port, seconds, lambda: abort.done)
         except OSError as error:
             reason = f"{where(endpoint)} cannot be reached: {error.strerror or error}"
             hint = "is it up, and is sshd running?"
             raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason, hint) from error
         # A frozen sshd accepts and stays mute: it must not hold a place at the gate.
-        if not sock.readable_within(deadline.left(endpoint.connect_timeout_s)):
+        seconds = deadline.left(endpoint.connect_timeout_s)
+        if not wait_for(sock, select.POLLIN, seconds, lambda: abort.done):
             sock.close()
             reason = f"{where(endpoint)} accepts connections, but sshd says nothing"
             hint = "it is frozen or overloaded; look at the machine's console"
@@ -181,7 +185,7 @@ class Dialer:
             transport = self._jumps.get(jump)
             if transport is None or not transport.is_active():
                 try:
-                    transport = self.connect(jump, deadline, Abort())
+                    transport = self.connect(jump, deadline, self._jump_abort)
                 except NodeUnseen as error:
                     reason = f"{jump.subject} on the way to it: {error.reason}"
                     raise NodeUnseen(endpoint.subject, error.kind, reason, error.hint) from error

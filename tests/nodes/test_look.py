@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.core.model import Desired, Node, NodeSsh, NodeState
+from reconciler.core.model import Desired, Node, NodeSsh, NodeState, SshSettings
 from reconciler.core.observed import LookError, NodeLook, Observed
 from reconciler.nodes.loopback import LoopbackFleet, LoopbackNode, write_key
 from reconciler.nodes.pool import NodePool
@@ -122,7 +122,9 @@ def test_a_frozen_node_costs_itself_and_is_told_by_the_deadline(
 def test_a_frozen_node_is_left_alone_until_its_back_off_is_over(
     loopback_fleet: LoopbackFleet, make_pool: MakePool
 ) -> None:
-    pool, desired = make_pool(retry_base_s=60), desired_of(loopback_fleet, observe_timeout_s=1)
+    pool = make_pool(retry_base_s=60)
+    quick = SshSettings(connect_timeout_s=1)
+    desired = desired_of(loopback_fleet, observe_timeout_s=1, ssh=quick)
     loopback_fleet.freeze("node-2")
     pool.look(desired)
     until(lambda: not threads("look node-2"), "the thread of the frozen node has ended")
