@@ -35,6 +35,7 @@ class Session:
         self.probes = Probes(node.runs_from)
         self.observer = Observer(node, self.probes)
         self.actor = Actor(node, self.observer, self.probes, env)
+        self._last_lease: object = None
         self.ops: Dict[str, Callable[[Json], object]] = {
             "hello": self.hello,
             "observe": self.observe,
@@ -74,9 +75,18 @@ class Session:
             self._note(request, "internal", text)
         else:
             answer = wire.success(request.get("id"), result)
-            state = result.get("state", "done") if isinstance(result, dict) else "done"
-            self._note(request, str(state), "")
+            self._note_success(request, result if isinstance(result, dict) else {})
         return answer
+
+    def _note_success(self, request: Json, result: Json) -> None:
+        if request.get("op") == "lease" and "epoch" in result:
+            given = (request.get("fleet"), request.get("action"), result["epoch"])
+            if given == self._last_lease:
+                # The same lease kept once more: every pass asks for it.
+                return
+            self._last_lease = given
+            request = {**request, "epoch": result["epoch"]}
+        self._note(request, str(result.get("state", "done")), "")
 
     def _note(self, request: Json, result: str, message: str) -> None:
         """The journal's line for a request that changes something."""

@@ -117,10 +117,12 @@ class Session:
 class Node:
     """A node under test."""
 
-    def __init__(self, folder: Path, number: int = 2) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.address = f"127.0.0.{number}"
         self.machine_id = uuid.uuid4().hex
+        # Drawn by the machine id: other tests run on this machine, and ports are told apart by it.
+        drawn = int(self.machine_id[:6], 16)
+        self.address = f"127.{128 + drawn % 127}.{drawn >> 8 & 255}.{1 + (drawn >> 16) % 250}"
         self.identity = folder / "identity"
         self.identity.mkdir(parents=True)
         (self.identity / "machine-id").write_text(self.machine_id + "\n")
