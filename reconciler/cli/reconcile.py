@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from reconciler.loop.seams import Edges
     from reconciler.report.passreport import PassReport
 
+SHORTEST_DIGEST = 15
+"""`d1:` and 48 bits: enough that no other plan of this fleet is met by chance."""
+
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 error; 2 changes present (a dry run with"
     " --detailed-exitcode); 3 partial; 4 blocked by a guard, a policy or a lease; 5 the plan is"
@@ -39,7 +42,11 @@ EPILOG = (
 )
 @output_option("text", "json", "markdown")
 @click.option("--detailed-exitcode", is_flag=True, help="A dry run ends with 2 if it has changes.")
-@click.option("--expect", metavar="DIGEST", help="Apply only the plan of this digest.")
+@click.option(
+    "--expect",
+    metavar="DIGEST",
+    help="Apply only the plan of this digest (or its first 15 characters).",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before applying.")
 @click.option("--allow-dirty", is_flag=True, help="Act on uncommitted changes too.")
 @click.option("--wait", is_flag=True, help="Go on until everything is ready.")
@@ -82,6 +89,10 @@ def root(
         return 0
     if (offline or observed) and not dry_run:
         raise SettingsError("--offline, --observed", "only plan", "add --dry-run")
+    if expect is not None and len(expect) < SHORTEST_DIGEST:
+        raise SettingsError(
+            "--expect", f"{expect!r} is too short", f"give {SHORTEST_DIGEST} characters or all"
+        )
     with Session.of(ctx, repo, ref) as session:
         if dry_run:
             return _dry_run(session, offline, observed, output, detailed_exitcode, allow_dirty)
@@ -159,21 +170,24 @@ def _say_warnings(session: Session) -> None:
 def _act(
     session: Session, output: str, expect: str, yes: bool, allow_dirty: bool, wait_s: float
 ) -> int:
+    import time
+
     from reconciler.loop.passes import Request, run_pass
     from reconciler.report.plan_text import plan_text
 
+    began_s = time.monotonic()
     worktree = allow_dirty and session.ref is None and _has_worktree(session)
     if not worktree and session.ref is None:
         _say_if_dirty(session)
     edges = session.edges()
     text = output == "text"
-    shown = False
+    reviewed = bool(expect)
     if not yes and not expect and text and is_terminal():
         before = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
         _show_problem(before)
         if before.plan is not None:
             show(plan_text(before.plan))
-            shown = True
+            reviewed = True
             if before.plan.steps:
                 click.confirm("Apply this plan?", abort=True)
                 expect = before.plan.plan_digest
@@ -181,13 +195,10 @@ def _act(
         ref=session.ref,
         worktree=worktree,
         expect=expect,
-        on_plan=(lambda plan: show(plan_text(plan))) if text and not shown else None,
+        on_plan=None if reviewed or not text else lambda plan: show(plan_text(plan)),
     )
-    if wait_s:
-        report = _wait(edges, request, wait_s, text)
-    else:
-        report = run_pass(edges, request)
-    _show_report(report, output, shown=shown, waited=bool(wait_s))
+    report = _wait(edges, request, wait_s, text) if wait_s else run_pass(edges, request)
+    _show_report(report, output, time.monotonic() - began_s, waited=bool(wait_s))
     return report.exit_code
 
 
@@ -217,7 +228,8 @@ def _wait(edges: Edges, request: Request, timeout_s: float, text: bool) -> PassR
         )
 
 
-def _show_report(report: PassReport, output: str, *, shown: bool, waited: bool) -> None:
+def _show_report(report: PassReport, output: str, took_s: float, *, waited: bool) -> None:
+    from reconciler.loop.outcome import is_converged
     from reconciler.report.report_json import report_json
     from reconciler.report.status_text import result_text, status_text
 
@@ -229,12 +241,11 @@ def _show_report(report: PassReport, output: str, *, shown: bool, waited: bool) 
         return
     _show_problem(report)
     if waited:
-        click.echo(status_text(report, replicas=True), nl=False)
-    elif report.plan is not None and not report.plan.steps and not shown and not report.steps:
-        from reconciler.report.plan_text import plan_text
-
-        show(plan_text(report.plan))
-    click.echo(result_text(report), nl=False)
+        click.echo()
+        click.echo(status_text(report, replicas=False), nl=False)
+        click.echo()
+    converged = waited and is_converged(report)
+    click.echo(result_text(report, took_s, converged=converged), nl=False)
 
 
 def _show_plan_or_problem(report: PassReport) -> None:

@@ -7,6 +7,7 @@ real SSH servers; only their GPUs and the engine are pretended.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,8 @@ NODES = ("sim-a", "sim-b", "sim-c")
 PARTS = ("fleet.yaml", "catalog/sim.yaml", "placements/sim.yaml")
 PROFILE = "catalog/sim.yaml"
 EDIT = ("--context, 4096", "--context, 8192")
-COMMAND_TIMEOUT_S = 90.0
+COMMAND_TIMEOUT_S = 120.0
+DIGEST_SHOWN = 19
 
 
 class DemoFailed(ReconcileError):
@@ -75,9 +77,9 @@ class Story:
 
     def _first_day(self) -> None:
         self._title("What would be done")
-        self._run("--dry-run")
-        self._title("Do it, and wait until everything is ready")
-        self._run("--yes", "--wait", "--timeout", "60s")
+        digest = self._plan()
+        self._title("Do exactly that, and wait until everything is ready")
+        self._run("--expect", digest, "--wait", "--timeout", "60s")
         self._title("What runs")
         self._run("status")
         self._title("Ask one of the replicas")
@@ -88,16 +90,18 @@ class Story:
     def _an_edit(self) -> None:
         self._title("Somebody edits a profile and merges it")
         self._edit(*EDIT, "chat: a longer context")
-        self._say("What runs is now stale; the plan names the field, and the one after the other:")
-        self._run("--dry-run")
-        self._title("Roll it out: one replica at a time, the new one first where GPUs are free")
-        self._run("--yes", "--wait", "--timeout", "90s")
+        self._say("What runs is now stale, and the plan names the field. One replica goes first:")
+        click.echo()
+        digest = self._plan()
+        self._title(
+            "Roll it out: one at a time, the new one before the old one where GPUs are free"
+        )
+        self._run("--expect", digest, "--wait", "--timeout", "90s")
 
     def _a_revert(self) -> None:
         self._title("It was a mistake: revert")
         self._edit(EDIT[1], EDIT[0], 'Revert "chat: a longer context"')
         self._run("--yes", "--wait", "--timeout", "90s")
-        self._run("status")
 
     # --- telling ------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class Story:
             cwd=self._repo,
             env=self._env,
             stdin=subprocess.DEVNULL,
-            timeout=COMMAND_TIMEOUT_S + 30,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
         if done.returncode != 0:
@@ -128,6 +132,19 @@ class Story:
                 f"reconcile {' '.join(args)}", f"ended with {done.returncode}", "see above"
             )
         click.echo()
+
+    def _plan(self) -> str:
+        """A dry run, shown; the beginning of its digest."""
+        click.echo(click.style("$ reconcile --dry-run", fg="blue"))
+        argv = [sys.executable, "-m", "reconciler.cli", "--dry-run"]
+        done = subprocess.run(
+            argv, cwd=self._repo, env=self._env, capture_output=True, timeout=60, check=False
+        )
+        click.echo(done.stdout.decode() + done.stderr.decode())
+        found = re.search(r"Digest (\S+)", done.stdout.decode())
+        if done.returncode != 0 or found is None:
+            raise DemoFailed("reconcile --dry-run", f"ended with {done.returncode}", "see above")
+        return found[1][:DIGEST_SHOWN]
 
     def _status(self) -> Any:
         argv = [sys.executable, "-m", "reconciler.cli", "status", "--output", "json"]

@@ -8,11 +8,9 @@ from reconciler.core.changes import Plan, Reason, Symbol
 from reconciler.core.verdict import Verdict
 from reconciler.errors import Exit
 from reconciler.report.passreport import (
-    ConditionKind,
     HeadError,
     Health,
     PassReport,
-    PlacementStatus,
     StepOutcome,
 )
 

@@ -40,7 +40,7 @@ class Request:
     act: bool = True
     """False: the line ends with the plan."""
     expect: str = ""
-    """Digest of the plan that was reviewed; another one is stale."""
+    """Digest of the plan that was reviewed, or its beginning; another one is stale."""
     keep: leases.Book | None = None
     """The daemon and --wait: where the leases are kept for the next pass; None: given back."""
     applied: str = ""
@@ -155,6 +155,8 @@ def act(
     desired = decision.desired
     if not _has_to_act(edges, request, working, decision):
         _check_expected(request, decision.plan)
+        if request.on_plan:
+            request.on_plan(decision.plan)
         return report(edges, request, head, working, decision, watch=watch)
     held = take(edges, desired, decision.observed)
     watch.lap("lease")
@@ -220,7 +222,7 @@ def _has_to_act(
 
 
 def _check_expected(request: Request, planned: Plan) -> None:
-    if request.expect and planned.plan_digest != request.expect:
+    if request.expect and not planned.plan_digest.startswith(request.expect):
         raise PlanIsStale(
             "plan",
             f"{request.expect} was reviewed, {planned.plan_digest} would be applied now",

@@ -66,8 +66,8 @@ def _same(commit: str, head: str) -> str:
     return "the same" if commit == head else commit[:SHORT_COMMIT]
 
 
-def result_text(report: PassReport) -> str:
-    """The last line of a pass that acts, after a line for each step that was not done."""
+def result_text(report: PassReport, took_s: float, *, converged: bool = False) -> str:
+    """The last line of a command that acts, after a line for each step that was not done."""
     lines = [
         f"  {step.kind} {step.subject} on {step.node}: {step.result}"
         + (f" ({step.code})" if step.code else "")
@@ -75,17 +75,20 @@ def result_text(report: PassReport) -> str:
         for step in report.steps
         if step.result != "done"
     ]
-    return "".join(f"{printable(line)}\n" for line in [*lines, _result(report)])
+    outcome = _OUTCOMES.get(report.exit_code, "error")
+    lines.append(f"{outcome}: {_result(report, took_s, converged)}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _result(report: PassReport) -> str:
+def _result(report: PassReport, took_s: float, converged: bool) -> str:
+    if converged:
+        return f"everything is ready after {took_s:.0f} s"
     done = sum(step.result == "done" for step in report.steps)
     total = len(report.steps)
-    took = f" in {report.durations_s['total']:.1f} s" if "total" in report.durations_s else ""
-    steps = f"{done} of {total} steps done{took}" if total else "nothing was done"
+    steps = f"{done} of {total} steps done in {took_s:.1f} s" if total else "nothing was done"
     waiting = sum(bool(c.waits) for c in report.plan.changes) if report.plan else 0
-    later = f"; {waiting} to follow in later passes" if waiting else ""
-    return f"{_OUTCOMES.get(report.exit_code, 'error')}: {steps}{later}"
+    later = f"; {waiting} changes wait for a later pass" if waiting else ""
+    return steps + later
 
 
 _OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}

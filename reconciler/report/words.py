@@ -53,7 +53,8 @@ def summary_words(summary: Summary) -> str:
         (summary.held, "held"),
     ]
     said = ", ".join(f"{count} {words}" for count, words in parts if count)
-    return f"{said or 'nothing to do'}; {summary.unchanged} unchanged"
+    unchanged = f"; {summary.unchanged} unchanged" if summary.unchanged else ""
+    return (said or "nothing to do") + unchanged
 
 
 def where(change: Change) -> str:
