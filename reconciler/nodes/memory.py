@@ -20,6 +20,8 @@ from reconciler.core.codec import DecodeError, from_json, to_json
 from reconciler.core.observed import Labels, NodeAnswer, Phase, Record, Shard
 
 FORMAT = 1
+REFRESH_S = 10.0
+"""How often the leases' ends are brought up to date in the file while nothing else changes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Memory:
         self._kept: dict[str, Kept] = {}
         self._machines: dict[str, str] = {}
         self._saved: object = None
+        self._saved_at = 0.0
+        self._texts: dict[str, tuple[object, str]] = {}
         self._load()
 
     def last(self, node: str) -> NodeAnswer | None:
@@ -114,29 +118,41 @@ class Memory:
     # --- the cache file ------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Writes the cache file where what is held has changed. A full disk is not an error."""
+        """Writes the cache file where what is held has changed, or its leases have been renewed.
+
+        A full disk is not an error.
+        """
         held = {
             node: (kept.answer.boot_id, tuple((s.launch, s.alive) for s in kept.answer.shards))
             for node, kept in self._kept.items()
         }
         state = (held, dict(self._machines))
-        if self._path is None or state == self._saved:
+        fresh = self._clock() < self._saved_at + REFRESH_S
+        if self._path is None or (state == self._saved and fresh):
             return
-        content = {
+        head = {
             "format": FORMAT,
             "owner": self._owner,
             "boot_id": self._boot(),
             "machines": self._machines,
-            "kept": {
-                node: {"until": kept.until, "answer": to_json(kept.answer, compact=True)}
-                for node, kept in self._kept.items()
-            },
+            "until": {node: kept.until for node, kept in self._kept.items()},
         }
+        # Turning an answer into text costs more than all else: only where what it holds changed.
+        self._texts = {node: self._text(node, held[node]) for node in self._kept}
+        kept = ",".join(f"{json.dumps(node)}:{text}" for node, (_, text) in self._texts.items())
+        content = f'{json.dumps(head)[:-1]},"kept":{{{kept}}}}}'
         try:
-            write_atomically(self._path, json.dumps(content, separators=(",", ":")).encode())
+            write_atomically(self._path, content.encode())
         except OSError:
             return
-        self._saved = state
+        self._saved, self._saved_at = state, self._clock()
+
+    def _text(self, node: str, held: object) -> tuple[object, str]:
+        known = self._texts.get(node)
+        if known is not None and known[0] == held:
+            return known
+        answer = to_json(self._kept[node].answer, compact=True)
+        return held, json.dumps(answer, separators=(",", ":"))
 
     def _load(self) -> None:
         """Takes over a file of the same owner; of its answers those whose lease still lives."""
@@ -150,9 +166,10 @@ class Memory:
             if not content["boot_id"] or content["boot_id"] != self._boot():
                 return
             for node, item in content["kept"].items():
-                if float(item["until"]) > self._clock():
-                    answer = from_json(NodeAnswer, item["answer"], f"kept.{node}")
-                    self._kept[node] = Kept(answer, float(item["until"]))
+                until = float(content["until"][node])
+                if until > self._clock():
+                    answer = from_json(NodeAnswer, item, f"kept.{node}")
+                    self._kept[node] = Kept(answer, until)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             # Damaged or absent: the same as never written.
             self._kept.clear()
