@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
-
-import jsonschema
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from reconciler.core.changes import Reason
 from reconciler.fleet import schemas
@@ -23,6 +20,9 @@ from reconciler.fleet.strictyaml import KEY, Document, Odd, Path
 
 MAX_DIGITS = 18
 """Longer numbers are in no field's bounds."""
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 LONGEST_PATTERN_TEXT = 4096
 """Longer text is refused by its length; a pattern never sees it."""
@@ -61,6 +61,8 @@ def place(document: Document, path: Path, *, key: bool = False) -> tuple[int, in
 
 @cache
 def _validator(kind: str) -> Any:
+    import jsonschema  # 80 ms, which only a revision with findings pays
+
     base = jsonschema.Draft202012Validator
     checker = base.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
     extend: Any = jsonschema.validators.extend
@@ -71,6 +73,8 @@ def _validator(kind: str) -> Any:
 
 
 def _pattern(_: Any, pattern: str, text: Any, node: Mapping[str, Any]) -> Iterator[ValidationError]:
+    from jsonschema.exceptions import ValidationError
+
     if not isinstance(text, str) or len(text) > min(LONGEST_PATTERN_TEXT, _longest(node)):
         return
     if schemas.compiled_pattern(pattern).search(text) is None:
@@ -82,6 +86,8 @@ def _longest(node: Mapping[str, Any]) -> int:
 
 
 def _unique(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationError]:
+    from jsonschema.exceptions import ValidationError
+
     if wanted and isinstance(items, list):
         seen = [json.dumps(item, sort_keys=True, default=str) for item in items]
         if len(set(seen)) < len(seen):

@@ -125,8 +125,18 @@ _ODD = (
     ("date", re.compile(r"[0-9]{4}-[0-9][0-9]?-[0-9][0-9]?([Tt \t].*)?").fullmatch),
     ("equals", re.compile(r"=|<<").fullmatch),
 )
+LONGEST_ODD = 256
+"""Characters of a plain scalar up to which it is asked whether it looks like a number or a date."""
+
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+def _is_text(text: str) -> bool:
+    """Whether every reader takes a plain scalar for text."""
+    if text in _NULLS or text in _BOOLS or _INT(text):
+        return False
+    return len(text) > LONGEST_ODD or not any(matches(text) for _, matches in _ODD)
 
 
 class _Again(Exception):
@@ -353,7 +363,7 @@ class _Walk:
             return _BOOLS[text]
         if _INT(text):
             return int(text)
-        if len(text) > 256:
+        if len(text) > LONGEST_ODD:
             return text
         for sort, matches in _ODD:
             if matches(text):
@@ -372,7 +382,7 @@ class _Walk:
             frame.merges = frame.merges or []
             frame.key = _MERGE
             return
-        if plain and (not text or _MAYBE_ODD(text)) and not self._key_is_text(text):
+        if plain and (not text or _MAYBE_ODD(text)) and not _is_text(text):
             what = "an empty key" if not text else f"the key {text} is not text to YAML"
             self._report(what, f'quote it: "{text}"' if text else "give it a name")
         elif _BAD_VALUE.search(text) or "\n" in text:
@@ -386,12 +396,6 @@ class _Walk:
         frame.key = text
         if self.record:
             self.positions.setdefault((*self._path(), KEY), self._here())
-
-    @staticmethod
-    def _key_is_text(text: str) -> bool:
-        if text in _NULLS or text in _BOOLS:
-            return False
-        return not any(matches(text) for _, matches in _ODD) and not _INT(text)
 
     def _open(self, event: Any, is_map: bool) -> None:
         self.mark = event.start_mark

@@ -26,12 +26,13 @@ def check(repo: Repo) -> Iterator[Finding]:
     """Findings of the engines, for every profile that is complete."""
     loader_env = any(fleet.allow_loader_env for fleet in repo.values("Fleet").values())
     models = repo.values("Model")
+    known = frozenset(engines.names())
     told: set[tuple[str, int, int, str]] = set()
     for entry in repo.of("Profile").values():
         profile = entry.value
         if profile is None or not profile.engine or profile.model not in models:
             continue
-        if profile.engine not in engines.names():
+        if profile.engine not in known:
             yield _unknown_engine(repo, entry, profile.engine)
             continue
         resolved = ResolvedProfile(profile, models[profile.model])

@@ -46,13 +46,14 @@ def check(repo: Repo) -> Iterator[Finding]:
         pools[""][shapes[name]] += 1
     fabrics = {fabric for shape in shapes.values() for fabric, *_ in shape.fabrics}
     fleet = next(iter(repo.values("Fleet").values()), None)
-    profiles, models = repo.values("Profile"), repo.values("Model")
+    nodes, profiles, models = repo.values("Node"), repo.values("Profile"), repo.values("Model")
+    known = frozenset(engines.names())
     for entry in repo.of("Placement").values():
         placement: Placement = entry.value
         profile = profiles.get(placement.profile)
         if profile is None or profile.model not in models:
             continue
-        if profile.engine not in engines.names():
+        if profile.engine not in known:
             continue
         resolved = ResolvedProfile(profile, models[profile.model])
         if placement.fabric and placement.fabric not in fabrics:
@@ -65,9 +66,7 @@ def check(repo: Repo) -> Iterator[Finding]:
             continue
         if placement.selector or placement.nodes:
             candidates = Counter(
-                shapes[name]
-                for name, node in repo.values("Node").items()
-                if _chosen(placement, node)
+                shapes[name] for name, node in nodes.items() if _chosen(placement, node)
             )
         else:
             candidates = pools[placement.pool]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from reconciler.core.changes import Reason
-from reconciler.core.model import PER_NODE, Fleet, Placement
+from reconciler.core.model import PER_NODE, Fleet, Placement, Profile
 from reconciler.fleet.findings import Finding
 from reconciler.fleet.repo import Entry, Repo
 
@@ -17,8 +17,9 @@ def check(repo: Repo) -> Iterator[Finding]:
     """Findings about Fleet and Placement settings."""
     for entry in repo.of("Fleet").values():
         yield from _fleet(repo, entry, entry.value)
+    profiles = repo.values("Profile")
     for entry in repo.of("Placement").values():
-        yield from _placement(repo, entry, entry.value)
+        yield from _placement(repo, entry, entry.value, profiles)
 
 
 def _fleet(repo: Repo, entry: Entry, fleet: Fleet) -> Iterator[Finding]:
@@ -53,13 +54,15 @@ def _fleet(repo: Repo, entry: Entry, fleet: Fleet) -> Iterator[Finding]:
         )
 
 
-def _placement(repo: Repo, entry: Entry, placement: Placement) -> Iterator[Finding]:
+def _placement(
+    repo: Repo, entry: Entry, placement: Placement, profiles: Mapping[str, Profile]
+) -> Iterator[Finding]:
     rollout = placement.rollout
     if rollout.max_unavailable == 0 and rollout.max_surge == 0:
         message = "max_unavailable 0 and max_surge 0: no replica could ever be replaced"
         hint = "allow one of the two to be 1"
         yield repo.finding(entry, ("rollout",), message, hint, reason=Reason.INFEASIBLE)
-    profile = repo.values("Profile").get(placement.profile)
+    profile = profiles.get(placement.profile)
     if profile is None:
         return
     if placement.replicas == PER_NODE and profile.nodes > 1:
