@@ -60,6 +60,7 @@ LLAMACPP: tuple[Row, ...] = (
     *COMMON,
     Row(None, r"cudaMalloc failed: out of memory|unable to allocate .* buffer", PLACE, "memory"),
     Row(None, r"failed to open GGUF file|No such file or directory", PLACE, "the file is absent"),
+    Row(None, r"Failed to create server socket|Invalid host address", PLACE, "the RPC port"),
     Row(None, r"Failed to connect to|RPC .*(version|protocol) mismatch", PLACE, "an RPC worker"),
     Row(None, r"unknown model architecture", COMMAND, "this build does not know the model"),
     Row(132, r"", PLACE, "the build needs instructions that this CPU lacks (SIGILL)"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from engines import checks, exits, flags
-from engines.addresses import host_port
+from engines.addresses import host_port, is_v6
 from engines.assemble import SERVE, check_request, command, port, role_args, shard
 from engines.base import EngineProfile, FailureKind, LaunchRequest, Problem, Shard, Stop, WaitFor
 from engines.programs import beside, program
@@ -80,6 +80,7 @@ class LlamaCpp:
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
         """One shard per host: rank 0 is the server, the others are RPC workers."""
         check_request(request, mixes_gpus=self.mixes_gpus)
+        _check_addresses(request)
         workers = (self._worker(request, rank) for rank in range(1, len(request.hosts)))
         return (self._leader(request), *workers)
 
@@ -124,6 +125,16 @@ def _next_worker(request: LaunchRequest, rank: int) -> WaitFor | None:
     if rank + 1 >= len(request.hosts):
         return None
     return WaitFor(request.hosts[rank + 1].address, port(request, RPC))
+
+
+def _check_addresses(request: LaunchRequest) -> None:
+    """The RPC server binds nothing but IPv4, and then ends with exit code 0 (build b11669)."""
+    for host in request.hosts[1:]:
+        if is_v6(host.address):
+            raise ValueError(
+                f"node {host.node}: llama.cpp's RPC takes IPv4 addresses alone, this is "
+                f"{host.address}; set management.address"
+            )
 
 
 def _of_server(profile: EngineProfile) -> EngineProfile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -14,3 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_goldens(request: pytest.FixtureRequest) -> bool:
     """Whether goldens are written instead of compared."""
     return bool(request.config.getoption("--update-goldens", default=False))
+
+
+collect_ignore = [] if os.environ.get("REAL_ENGINES") else ["real"]
+"""The real engines are large: `make test-engines` names their folder."""

@@ -90,6 +90,14 @@ def test_rpc_workers_need_no_weights_on_their_node() -> None:
     assert worker.spec["require_paths"] == []
 
 
+def test_rpc_workers_on_ipv6_are_refused_because_the_program_cannot_bind_it() -> None:
+    data = {"profile": {"nodes": 2}, "nodes": [{}, {"address": "2001:db8::11"}]}
+    assert refusal(data, "llamacpp") == (
+        "node gpu-b: llama.cpp's RPC takes IPv4 addresses alone, this is 2001:db8::11; "
+        "set management.address"
+    )
+
+
 def test_the_same_arguments_give_the_same_specs() -> None:
     case = cases.make({"profile": TWO}, engine="vllm")
     assert case.specs() == case.specs()

@@ -25,6 +25,7 @@ CASES = [
     ("llamacpp", 1, ["main: couldn't bind HTTP server socket, hostname: 10.0.0.1"], PLACE),
     ("llamacpp", 1, ["gguf_init_from_file: failed to open GGUF file '/models/x.gguf'"], PLACE),
     ("llamacpp", 132, [], PLACE),
+    ("llamacpp", 0, ["Failed to create server socket"], PLACE),
     ("sim", 2, ["sim: error: unrecognized arguments: --nope"], COMMAND),
     ("sim", 1, ["sim: failing as asked"], CRASH),
     ("sim", 2, ["python3: can't open file '/x/agent.pyz': [Errno 2] No such file"], PLACE),

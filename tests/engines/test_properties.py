@@ -68,7 +68,7 @@ def launches(draw: st.DrawFn) -> tuple[str, cases.Case]:
     rails = {name: list(names)[3 * n : 3 * n + 3] for n, name in enumerate(FABRICS)}
     nodes = []
     for number in range(profile.get("nodes", 1)):
-        v6 = draw(st.booleans())
+        v6 = draw(st.booleans()) and engine != "llamacpp"
         fabrics = {
             name: {
                 "kind": kinds[name],
