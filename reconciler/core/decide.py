@@ -29,7 +29,7 @@ from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import ApprovedChange
 from reconciler.core.rollout import Budget, Wait
 from reconciler.core.starts import Starter, rejected
-from reconciler.core.tally import Tally, is_ready
+from reconciler.core.tally import Tally, is_doomed, is_ready
 from reconciler.core.verdict import JudgedLaunch, JudgedReplica, Verdict
 
 CRASH_LOOP = 3
@@ -419,6 +419,7 @@ def under_way(parts: Parts, replica: JudgedReplica, old: JudgedLaunch, current: 
 def waiting_for_canary(parts: Parts, replica: JudgedReplica, live: JudgedLaunch) -> None:
     """It keeps what was last ready until another replica has proved today's profile."""
     assert replica.effective is not None
+    live = dataclasses.replace(live, reason="its placement's profile was edited")
     wait = Reason.CANARY, replica.effective.reason or "another replica tries the new profile first"
     symbol = Symbol.START_FIRST if _could_surge(parts, replica) else Symbol.STOP_FIRST
     after = todays(parts, replica.placement)
@@ -430,8 +431,7 @@ def waiting_for_canary(parts: Parts, replica: JudgedReplica, live: JudgedLaunch)
 
 def remove(parts: Parts, replica: JudgedReplica) -> None:
     """Stop all that is left of a replica that is not wanted, or is suspended."""
-    doomed = [j for j in replica.launches if j.verdict in (Verdict.SURPLUS, Verdict.SUSPENDED)]
-    doomed = [j for j in doomed if j.not_wanted or j.verdict is Verdict.SUSPENDED]
+    doomed = [j for j in replica.launches if is_doomed(j)]
     for judged in replica.launches:
         if judged.verdict is Verdict.UNREACHABLE:
             unreachable(parts, replica, judged)

@@ -331,7 +331,7 @@ def _sum_up(
 ) -> str:
     """`0 of 5 nodes fit: 3 have 2 free GPUs of 4, 1 cordoned, 1 has fabric ib-b only`."""
     profile = ask.resolved.profile
-    need = f"{profile.gpus_per_node} GPUs"
+    need = "1 GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} GPUs"
     need += f" on each of {wanted} nodes" if wanted > 1 else ""
     if total == 0:
         return f"no node is meant: {_meaning(ask)}; it needs {need}"

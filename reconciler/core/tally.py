@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from reconciler.core.labels import LabelBook
 from reconciler.core.model import Desired
-from reconciler.core.verdict import Diff, JudgedReplica, Verdict
+from reconciler.core.tidy import has_leftovers
+from reconciler.core.verdict import Diff, JudgedLaunch, JudgedReplica, Verdict
 
 _IN_TRANSITION = frozenset({Verdict.STARTING, Verdict.MISSING, Verdict.STOPPING})
 
@@ -108,8 +109,16 @@ def is_ready(replica: JudgedReplica) -> bool:
 
 def leaves(replica: JudgedReplica) -> bool:
     """Not wanted (or suspended), and something of it is left to be stopped, in sight or not."""
-    going = (Verdict.SURPLUS, Verdict.SUSPENDED, Verdict.UNREACHABLE)
-    return any(j.verdict in going for j in replica.launches)
+    return any(is_doomed(j) or j.verdict is Verdict.UNREACHABLE for j in replica.launches)
+
+
+def is_doomed(judged: JudgedLaunch) -> bool:
+    """Alive, and of a replica that is not wanted or is suspended."""
+    if not has_leftovers(judged.view):
+        return False
+    return judged.verdict is Verdict.SUSPENDED or (
+        judged.verdict is Verdict.SURPLUS and judged.not_wanted
+    )
 
 
 def _is_in_transition(replica: JudgedReplica) -> bool:

@@ -147,6 +147,7 @@ class SimNode:
     def _lease(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
         try:
+            yield "locked"
             stored = self.leases.change(fields)
             yield "lease: written"
         finally:
@@ -156,6 +157,7 @@ class SimNode:
     def _start(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
         try:
+            yield "locked"
             self._fence(fields)
             spec = fields["spec"]
             name = spec["launch"]
@@ -194,6 +196,7 @@ class SimNode:
     def _stop(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
         try:
+            yield "locked"
             self._fence(fields, str(fields["launch"]))
             shardlet = self._known(fields)
             if shardlet.over:
@@ -208,6 +211,7 @@ class SimNode:
     def _relabel(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
         try:
+            yield "locked"
             self._fence(fields, str(fields["launch"]))
             self._known(fields).labels = from_json(Labels, to_json(fields["labels"]))
             yield "relabel: written"
@@ -218,6 +222,7 @@ class SimNode:
     def _adopt(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
         try:
+            yield "locked"
             self._fence(fields, str(fields["launch"]))
             shardlet = self._known(fields)
             if shardlet.over:
@@ -250,7 +255,6 @@ class SimNode:
         while self.locked:
             yield "waiting for acting.lock"
         self.locked = True
-        yield "locked"
 
     def _fence(self, fields: Mapping[str, Any], launch: str = "") -> None:
         """Under the lock in which the record or the intent is written."""
@@ -275,8 +279,8 @@ class SimNode:
         if "no-taken-check" in self.bugs:
             return
         for name, other in self.launches.items():
-            if other.over or name == spec["launch"]:
-                continue
+            if not other.alive or name == spec["launch"]:
+                continue  # Under the lock, a record without a process is a start that was cut off.
             theirs = own_place(other.spec)
             gpus = sorted(set(mine["gpus"]) & set(theirs["gpus"]))
             if gpus:
@@ -290,7 +294,7 @@ class SimNode:
         ended = [
             (s.spec["seq"], name)
             for name, s in self.launches.items()
-            if s.over and (s.labels.replica or s.spec["replica"]) == replica
+            if not s.alive and (s.labels.replica or s.spec["replica"]) == replica
         ]
         ended.sort(reverse=True)
         ready = [n for _, n in ended if self.launches[n].ever_ready][:1]

@@ -204,9 +204,7 @@ def the_guard_holds(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
     for replica in diff.replicas:
         placement = desired.placements.get(replica.placement)
         stays = replica.wanted and placement is not None and not placement.suspend
-        live = [
-            j for j in replica.launches if j.view.alive and j.verdict is not Verdict.STOPPING
-        ]
+        live = [j for j in replica.launches if j.view.alive and j.verdict is not Verdict.STOPPING]
         if stays and replica.launches:
             before[replica.model, replica.pool] += 1
         elif live:

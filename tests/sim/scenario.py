@@ -59,6 +59,10 @@ FINAL = frozenset(
 """Holds that a fleet may rest on: each says what is missing."""
 
 
+HELD_UP = frozenset({Reason.MAX_UNAVAILABLE, Reason.MAX_PARALLEL, Reason.CANARY})
+"""What may wait for ever, but only beside a final hold that keeps something from being ready."""
+
+
 class Broken(AssertionError):
     """A rule does not hold; the message says which, and how to play it again."""
 
@@ -211,8 +215,10 @@ class Story:
         self._broken(f"no rest after {QUIET_PASSES} quiet passes: {describe(last)}")
 
     def _at_rest(self, made: Pass) -> bool:
+        held = {h.reason for h in made.plan.holds}
+        final = FINAL | (HELD_UP if held & FINAL else frozenset())
         waits = any(
-            c.waits and c.waits_for not in FINAL and c.waits_for is not None
+            c.waits and c.waits_for not in final and c.waits_for is not None
             for c in made.plan.changes
         )
         busy = any(
@@ -221,7 +227,6 @@ class Story:
             for r in made.diff.replicas
         )
         under_way = any(r.current and r.kept and r.current != r.kept for r in made.diff.replicas)
-        held = {h.reason for h in made.plan.holds}
         pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.desired_is_good
         return not (made.plan.steps or waits or busy or under_way or pausing)
 
@@ -233,6 +238,8 @@ class Story:
 
     def _converged(self, made: Pass) -> None:
         held = {h.subject for h in made.plan.holds if h.reason in FINAL}
+        may_wait = HELD_UP | ({Reason.BACKOFF} if not self.desired_is_good else set())
+        held |= {f"replica {c.address}" for c in made.plan.changes if c.waits_for in may_wait}
         whole = {h.reason for h in made.plan.holds}
         for replica in made.diff.replicas:
             placement = self.desired.placements.get(replica.placement)
@@ -360,9 +367,7 @@ class Story:
             shard.sick = not shard.sick
         elif dice == 6:
             gpu = self.rng.choice(node.gpus).uuid
-            if node.nvml and gpu not in {
-                g for s in living for g in own_place(s.spec)["gpus"]
-            }:
+            if node.nvml and gpu not in {g for s in living for g in own_place(s.spec)["gpus"]}:
                 node.strangers[gpu] = 77
         elif dice == 7 and self.rng.random() < 0.5:
             self._forget("one")
@@ -381,7 +386,9 @@ def first_revision(rng: random.Random) -> Desired:
             name=name,
             address=f"10.0.0.{n + 1}",
             pool="a",
-            gpus=GpuInventory(klass=rng.choice(["h100", "h100", "l40s"]), count=count, source=source),
+            gpus=GpuInventory(
+                klass=rng.choice(["h100", "h100", "l40s"]), count=count, source=source
+            ),
             fabrics=fabrics,
         )
     profiles, placements = {}, {}
