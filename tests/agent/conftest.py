@@ -30,7 +30,8 @@ def node(make_node: Callable[[], Node]) -> Node:
 
 
 @pytest.fixture
-def specs(node: Node) -> Specs:
-    """Specs for `node`; the agent is on it already."""
+def specs(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Specs:
+    """Specs for `node`; the agent is on it already, and compiled."""
+    node.seed(tmp_path_factory.getbasetemp() / "agent")
     node.ask("hello")
     return Specs(node)
