@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from tools.labfleet import cgroup, image, net
+from tools.labfleet import cgroup, image, net, nvml
 from tools.labfleet.host import PATH, LabError, missing, run, start_time, wait_for
 from tools.labfleet.machine import Machine
 
@@ -183,6 +183,8 @@ class LabFleet:
         key = self.folder / "key"
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", record.name, "-f", str(key)])
         public_key = key.with_suffix(".pub").read_text()
+        source = record.options.nvml
+        library = nvml.build(Path(source), self.folder) if source else None
         nodes = []
         for number in range(1, record.count + 1):
             machine = self._machine(f"{record.name}-{number}")
@@ -191,6 +193,8 @@ class LabFleet:
             host_key, machine_id = machine.furnish(
                 address=address, prefix=subnet.prefixlen, public_key=public_key
             )
+            if library is not None:
+                nvml.install(library, machine.root)
             nodes.append(LabNode(machine.name, address, host_key, machine_id, str(key)))
         known = "".join(f"{node.address} {node.host_key}\n" for node in nodes)
         (self.folder / "known_hosts").write_text(known)
