@@ -67,12 +67,12 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def run(args: Sequence[str]) -> int:
-    """Run the command line; every way out is an exit code."""
-    from reconciler.cli.reconcile import root
-
+def run(args: Sequence[str], tree: click.Group | None = None) -> int:
+    """Run the command line (of `tree`; `reconcile` by default); every way out is an exit code."""
     try:
-        result = root.main(list(args), prog_name="reconcile", standalone_mode=False)
+        from reconciler.cli.reconcile import root
+
+        result = (tree or root).main(list(args), prog_name="reconcile", standalone_mode=False)
         return int(result or 0)
     except InvalidFleet as error:
         _say_findings(error)

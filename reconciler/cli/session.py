@@ -64,7 +64,10 @@ class Session:
     def of(cls, ctx: click.Context, repo: str | None, ref: str | None) -> Session:
         """With what was given before the subcommand where the subcommand says nothing."""
         shared = ctx.find_root().obj or {}
-        return cls(Settings.read(), repo or shared.get("repo"), ref or shared.get("ref"))
+        settings = Settings.read()
+        if not settings.color:
+            ctx.color = False
+        return cls(settings, repo or shared.get("repo"), ref or shared.get("ref"))
 
     @cached_property
     def source(self) -> Source:

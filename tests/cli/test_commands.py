@@ -1,0 +1,306 @@
+"""Commands that need no node: options, messages and exit codes, in this process."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+import reconciler
+from reconciler.cli import app, main
+from reconciler.cli.app import COMMANDS, LateGroup
+from reconciler.cli.options import seconds
+from reconciler.cli.owner import claim
+from reconciler.errors import SettingsError
+from reconciler.settings import Settings, child_environment
+from tests.cli.conftest import Cli, FleetRepo
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# --- The program ------------------------------------------------------------------------------
+
+
+def test_the_version_is_pyprojects() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == reconciler.__version__
+
+
+def test_the_version_takes_at_most_40_ms_of_cpu() -> None:
+    """The least of five: other programs of this machine add to the rest."""
+    costs = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "reconciler.cli", "--version"], check=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(costs) <= 0.040
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = (
+        "import sys; from reconciler.cli import main; main(['--help']);"
+        "print([m for m in ('pygit2','paramiko','jsonschema','yaml','deepdiff','rich','structlog',"
+        "'prometheus_client') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stderr.strip() == "[]"
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(cli: Cli, name: str) -> None:
+    ran = cli(name, "--help")
+    assert ran.code == 0
+    assert "Usage: reconcile" in ran.out
+
+
+def test_a_usage_error_ends_with_1_because_2_means_changes(cli: Cli) -> None:
+    ran = cli("--no-such-option")
+    assert (ran.code, ran.out) == (1, "")
+    assert "--no-such-option" in ran.err
+
+
+def test_a_misspelt_command_is_named_with_the_nearest_one(cli: Cli) -> None:
+    ran = cli("statsu")
+    assert ran.code == 1
+    assert "did you mean 'status'?" in ran.err
+
+
+def test_an_error_is_one_line_without_a_trace(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("--repo", str(tmp_path / "nowhere"), "status")
+    assert ran.code == 1
+    assert ran.err.startswith("Error: repo ")
+    assert "Traceback" not in ran.err
+
+
+def test_a_bug_shows_its_trace_and_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.group(cls=LateGroup, invoke_without_command=True)
+    def broken() -> None:
+        raise KeyError("planted")
+
+    assert app.run([], broken) == 1
+    said = capsys.readouterr().err
+    assert "KeyError: 'planted'" in said
+    assert "Please report it" in said
+
+
+def test_offline_only_plans(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("--offline", repo=example)
+    assert ran.code == 1
+    assert "--dry-run" in ran.err
+
+
+# --- Dry runs ---------------------------------------------------------------------------------
+
+
+def test_an_offline_dry_run_shows_where_everything_would_run(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("--dry-run", "--offline", repo=example)
+    assert ran.code == 0
+    assert "chat-0: start" in ran.out
+    assert "sim-b (4 GPUs) + sim-c (4 GPUs)" in ran.out
+
+
+def test_a_dry_run_with_changes_ends_with_2_where_that_is_asked_for(
+    cli: Cli, example: FleetRepo
+) -> None:
+    assert cli("--dry-run", "--offline", "--detailed-exitcode", repo=example).code == 2
+
+
+def test_an_offline_dry_run_gives_the_same_digest_twice(cli: Cli, example: FleetRepo) -> None:
+    runs = [cli("--dry-run", "--offline", "-o", "json", repo=example).json for _ in range(2)]
+    assert runs[0]["plan_digest"] == runs[1]["plan_digest"]
+
+
+def test_a_dry_run_reads_the_working_tree_and_says_so(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: 5")
+    ran = cli("--dry-run", "--offline", repo=example)
+    assert "with uncommitted changes" in ran.out
+    assert "chat-4: start" in ran.out
+
+
+def test_a_dry_run_of_a_ref_reads_the_commit(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: 5")
+    ran = cli("--ref", "main", "--dry-run", "--offline", repo=example)
+    assert "chat-4" not in ran.out
+
+
+def test_what_cannot_fit_is_a_hold_that_counts_per_node(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: 40")
+    ran = cli("--dry-run", "--offline", "--detailed-exitcode", "-o", "json", repo=example)
+    holds = ran.json["holds"]
+    assert {h["reason"] for h in holds} == {"NoCapacity"}
+    assert set(holds[0]["nodes"]) == {"sim-a", "sim-b", "sim-c"}
+
+
+def test_markdown_shows_the_command_line_of_what_would_start(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("--dry-run", "--offline", "-o", "markdown", repo=example)
+    assert ran.out.startswith("### Plan: 5 to start")
+    assert "--context 4096" in ran.out
+
+
+def test_a_saved_observation_is_planned_against(
+    cli: Cli, example: FleetRepo, tmp_path: Path
+) -> None:
+    saved = tmp_path / "observed.json"
+    saved.write_text(json.dumps({"format_version": "1.0", "observed": {"owner": "", "nodes": {}}}))
+    ran = cli("--dry-run", "--observed", str(saved), "-o", "json", repo=example)
+    assert {h["reason"] for h in ran.json["holds"]} >= {"NodeUnreachable"}
+    assert ran.code == 4
+
+
+def test_a_file_that_is_no_observation_is_refused_by_name(
+    cli: Cli, example: FleetRepo, tmp_path: Path
+) -> None:
+    saved = tmp_path / "observed.json"
+    saved.write_text('{"nodes": []}')
+    ran = cli("--dry-run", "--observed", str(saved), repo=example)
+    assert ran.code == 1
+    assert "is no observation" in ran.err
+
+
+# --- validate, command, init ------------------------------------------------------------------
+
+
+def test_the_example_validates(cli: Cli, example: FleetRepo) -> None:
+    assert cli("validate", repo=example).code == 0
+
+
+def test_all_findings_are_told_at_once_with_file_and_line(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
+    example.replace("placements/sim.yaml", "profile: sim-large", "profile: sim-lrage")
+    ran = cli("validate", repo=example)
+    assert ran.code == 1
+    assert "placements/sim.yaml:5" in ran.out
+    assert "did you mean 'sim-large'" in ran.out
+
+
+def test_findings_as_github_annotations(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
+    ran = cli("validate", "-o", "github", repo=example)
+    assert ran.out.startswith("::error file=placements/sim.yaml,line=5")
+
+
+def test_a_dry_run_of_an_invalid_tree_tells_the_findings_and_ends_with_1(
+    cli: Cli, example: FleetRepo
+) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
+    ran = cli("--dry-run", "--offline", repo=example)
+    assert (ran.code, ran.out) == (1, "")
+    assert "placements/sim.yaml:5" in ran.err
+
+
+def test_command_shows_every_rank(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("command", "large", repo=example)
+    assert ran.code == 0
+    assert "rank 0 on sim-a" in ran.out
+    assert "rank 1 on sim-b" in ran.out
+
+
+def test_command_as_shell_is_one_text_that_can_be_pasted(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("command", "chat", "--shell", repo=example)
+    assert "--context 4096" in ran.out
+
+
+def test_command_of_an_unknown_name_lists_the_known_ones(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("command", "caht", repo=example)
+    assert ran.code == 1
+    assert "chat" in ran.err
+
+
+def test_init_makes_a_fleet_that_validates_with_an_id_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    ids = set()
+    for name in ("one", "two"):
+        assert cli("init", str(tmp_path / name)).code == 0
+        assert cli("--repo", str(tmp_path / name), "validate").code == 0
+        text = (tmp_path / name / "fleet.yaml").read_text()
+        ids.add(next(line for line in text.splitlines() if line.startswith("id: ")))
+    assert len(ids) == 2
+
+
+def test_init_overwrites_nothing(cli: Cli, tmp_path: Path) -> None:
+    cli("init", str(tmp_path))
+    before = (tmp_path / "fleet.yaml").read_text()
+    assert cli("init", str(tmp_path)).code == 1
+    assert (tmp_path / "fleet.yaml").read_text() == before
+
+
+# --- Options, settings, owner -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172800)]
+)
+def test_durations(text: str, value: float) -> None:
+    context = click.Context(click.Command("x"))
+    assert seconds(context, click.Option(["--for"]), text) == value
+
+
+@pytest.mark.parametrize("text", ["", "2 h", "h", "-5", "1.5h", "2w"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    context = click.Context(click.Command("x"))
+    with pytest.raises(click.BadParameter):
+        seconds(context, click.Option(["--for"]), text)
+
+
+def test_settings_come_from_the_environment_that_is_given() -> None:
+    found = Settings.read({"HOME": "/home/kim", "USER": "kim", "NO_COLOR": "1"})
+    assert found.cache_dir == Path("/home/kim/.cache/reconcile")
+    assert (found.user, found.color) == ("kim", False)
+
+
+def test_a_relative_cache_folder_is_refused() -> None:
+    with pytest.raises(SettingsError, match="RECONCILE_CACHE_DIR"):
+        Settings.read({"HOME": "/", "USER": "kim", "RECONCILE_CACHE_DIR": "cache"})
+
+
+def test_a_child_gets_our_environment_with_values_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME", "thing")
+    found = child_environment(OTHER="x")
+    assert (found["SOME"], found["OTHER"]) == ("thing", "x")
+
+
+def settings(folder: Path) -> Settings:
+    return Settings.read({"HOME": str(folder), "USER": "kim"})
+
+
+def test_the_owner_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    """So a daemon that was killed goes on at once under its own unexpired lease."""
+    first = claim(settings(tmp_path), "/repo")
+    name = first.name
+    first.close()
+    again = claim(settings(tmp_path), "/repo")
+    assert again.name == name
+    again.close()
+
+
+def test_a_second_process_is_another_owner_without_the_firsts_memory(tmp_path: Path) -> None:
+    first, second = (claim(settings(tmp_path), "/repo") for _ in range(2))
+    assert first.name != second.name
+    assert second.cache_file is None
+    first.close()
+    second.close()
+
+
+def test_another_repo_is_another_owner(tmp_path: Path) -> None:
+    first, second = claim(settings(tmp_path), "/one"), claim(settings(tmp_path), "/two")
+    assert first.name != second.name
+    first.close()
+    second.close()
+
+
+def test_main_without_a_repo_is_an_error_and_not_a_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RECONCILE_CACHE_DIR", str(tmp_path / "cache"))
+    assert main([]) == 1
+    assert "Traceback" not in capsys.readouterr().err
