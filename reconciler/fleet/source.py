@@ -139,6 +139,9 @@ class Source:
         """Who wrote a line: (commit, author). None where git does not know (a new file)."""
         repo = self._need_repo()
         try:
+            text = repo.revparse_single(f"{revision.commit}:{file}").peel(pygit2.Blob).data
+            if line > text.count(b"\n") + 1:
+                return None
             hunks = repo.blame(
                 file, newest_commit=pygit2.Oid(hex=revision.commit), min_line=line, max_line=line
             )

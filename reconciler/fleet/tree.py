@@ -125,7 +125,8 @@ def _verdict(entry: TreeEntry) -> Finding | None:
         near = nearest(stem, known) or nearest(top, known)
         if near:
             hint = f"{near} (read are fleet.yaml and the folders {listed(FOLDERS)})"
-            return refused(path, "it is not read", hint)
+            sure = any(stem.startswith(name[:-1]) for name in (*FOLDERS, "fleet"))
+            return refused(path, "it is not read", hint, warning=not sure)
     return None
 
 
