@@ -21,12 +21,12 @@ def command(sudo_user: str) -> str:
     `sudo_user`: become this user without a terminal (empty: stay who the login is). The name comes
     from a validated fleet document; anything but a plain user name is a ValueError.
     """
-    run = "exec python3 -ISm code"
+    run = "exec python3 -ISqi"
     if not sudo_user:
         return run
     if not sudo_user.replace("-", "a").replace("_", "a").replace(".", "a").isalnum():
         raise ValueError("sudo user %r: only letters, digits, '-', '_' and '.'" % sudo_user)
-    return "exec sudo -n -H -u %s python3 -ISm code" % sudo_user
+    return "exec sudo -n -H -u %s python3 -ISqi" % sudo_user
 
 
 def line(marker: str, agent_hash: str, root: str) -> str:

@@ -44,7 +44,7 @@ class Session:
 
     def __init__(self, env: dict[str, str], root: str = "", python: str = sys.executable) -> None:
         self.process = subprocess.Popen(
-            [python, "-ISm", "code"],
+            [python, "-ISqi"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

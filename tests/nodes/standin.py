@@ -43,6 +43,11 @@ for line in sys.stdin:
             with open(extra) as file:
                 said.update(json.load(file))
         answer(said)
+    elif op == "lease":
+        lease = {"fleet": request["fleet"], "owner": request["owner"], "epoch": 1}
+        answer({**lease, "remaining_s": request["ttl_s"]})
+    elif op == "start":
+        answer({"state": "started"})
     elif op == "echo":
         answer({"got": request.get("data"), "count": count, "pid": os.getpid()})
     elif op == "refuse":
@@ -86,9 +91,7 @@ class StandIn:
 
     def command(self, sudo_user: str) -> str:
         return (
-            f"exec sudo -n -H -u {sudo_user} python3 -ISm code"
-            if sudo_user
-            else "exec python3 -ISm code"
+            f"exec sudo -n -H -u {sudo_user} python3 -ISqi" if sudo_user else "exec python3 -ISqi"
         )
 
     def line(self, marker: str, agent_hash: str, root: str) -> str:
