@@ -28,7 +28,7 @@ from reconciler.core.labels import LabelBook, same
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import ApprovedChange
 from reconciler.core.rollout import Budget, Wait
-from reconciler.core.starts import Starter, rejected
+from reconciler.core.starts import Going, Starter, rejected
 from reconciler.core.tally import Tally, is_doomed, is_ready
 from reconciler.core.verdict import JudgedLaunch, JudgedReplica, Verdict
 
@@ -60,8 +60,11 @@ class Parts:
     labels: LabelBook
     tally: Tally
     draft: Draft
-    going: set[str] = field(default_factory=set)
-    """Launches that end soon by what was asked before or in this pass; stuck ones do not."""
+    going: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Launches that end soon, by what was asked before or in this pass, with their nodes. Stuck
+    ones do not."""
+    freeing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those of them whose GPUs nobody has a claim on yet."""
     healing: set[str] = field(default_factory=set)
     """Models of which an unhealthy replica is being replaced, or any is in transition."""
     fingerprints: dict[str, str] = field(default_factory=dict)
@@ -81,7 +84,7 @@ def tidy_up(parts: Parts, replica: JudgedReplica) -> None:
             _stopping(parts, replica, judged)
         elif judged.verdict in (Verdict.EXITED, Verdict.TIMED_OUT):
             if tidy.has_leftovers(judged.view):
-                parts.going.add(judged.view.launch)
+                parts.going[judged.view.launch] = judged.view.seen_nodes
         elif judged.verdict is Verdict.SURPLUS and not judged.not_wanted:
             _supersede(parts, replica, judged)
         elif judged.verdict is Verdict.UNKNOWN:
@@ -90,7 +93,9 @@ def tidy_up(parts: Parts, replica: JudgedReplica) -> None:
 
 def _stopping(parts: Parts, replica: JudgedReplica, judged: JudgedLaunch) -> None:
     if not judged.stuck:
-        parts.going.add(judged.view.launch)
+        parts.going[judged.view.launch] = judged.view.seen_nodes
+        if not replica.wanted or replica.current:
+            parts.freeing[judged.view.launch] = judged.view.seen_nodes
         return
     pids = sorted(pid for shard in judged.view.shards.values() for pid in shard.pids)
     parts.draft.holds.append(
@@ -110,7 +115,8 @@ def _supersede(parts: Parts, replica: JudgedReplica, judged: JudgedLaunch) -> No
     stop, wait = _stop(parts, judged, voluntary=True)
     wait = wait or parts.gates.blind()
     if wait is None:
-        parts.going.add(judged.view.launch)
+        parts.going[judged.view.launch] = judged.view.seen_nodes
+        parts.freeing[judged.view.launch] = judged.view.seen_nodes
     _add(parts, replica, judged, Symbol.STOP, after="", steps=(stop,), wait=wait)
 
 
@@ -152,7 +158,7 @@ def start(parts: Parts, replica: JudgedReplica) -> None:
     if hold:
         parts.draft.holds.append(hold)
         return
-    own = frozenset(j.view.launch for j in replica.launches) & parts.going
+    own = {n: where for n, where in launches_of(replica).items() if n in parts.going}
     seats = parts.starter.seats(replica, without=own)
     if isinstance(seats, Hold):
         parts.draft.holds.append(seats)
@@ -183,9 +189,7 @@ def _not_startable(replica: JudgedReplica) -> Hold | None:
     return None
 
 
-def _clear(
-    parts: Parts, replica: JudgedReplica, own: frozenset[str], seats: Sequence[Seat]
-) -> bool:
+def _clear(parts: Parts, replica: JudgedReplica, own: Going, seats: Sequence[Seat]) -> bool:
     """Whether the seats are free although launches of the replica itself are still ending.
 
     Without GPUs nothing tells whether they are out of each other's way: then it waits where
@@ -195,7 +199,7 @@ def _clear(
         return False
     if all(seat.gpus for seat in seats):
         return True
-    busy = {n for j in replica.launches if j.view.launch in own for n in j.view.seen_nodes}
+    busy = {node for nodes in own.values() for node in nodes}
     return busy.isdisjoint(seat.node for seat in seats)
 
 
@@ -290,7 +294,7 @@ def _why_not_now(
             Reason.STOPPING,
             f"{view.launch} gets a new supervisor first: its health is not known",
         )
-    ending = {j.view.launch for j in replica.launches} & parts.going
+    ending = launches_of(replica).keys() & parts.going.keys()
     if ending:
         return Reason.STOPPING, f"{' and '.join(sorted(ending))} must have ended first"
     if repair:
@@ -313,24 +317,23 @@ def _why_not_now(
 
 def _replace_unready(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
     """It serves nobody, so it is stopped at once, if only its successor has a place then."""
-    own = frozenset(j.view.launch for j in replica.launches)
-    seats = parts.starter.seats(replica, without=own | parts.going)
+    seats = parts.starter.seats(replica, without={**parts.freeing, **launches_of(replica)})
     if isinstance(seats, Hold):
         _blocked(parts, replica, old, seats)
         return
     stop, wait = _stop(parts, old, voluntary=False)
     if wait is None:
-        parts.going.add(old.view.launch)
+        parts.going[old.view.launch] = old.view.seen_nodes
         parts.starter.reserve(replica, seats)
     _add(parts, replica, old, Symbol.STOP_FIRST, seats=seats, steps=(stop,), wait=wait)
 
 
 def _surge(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> bool:
     """Start the successor beside it, if there is room now or soon; False: there is none."""
-    seats = parts.starter.seats(replica)
-    if isinstance(seats, Hold):
-        soon = parts.starter.seats(replica, without=frozenset(parts.going))
-        if isinstance(soon, Hold):
+    seats = parts.starter.try_seats(replica)
+    if seats is None:
+        soon = _soon(parts, replica)
+        if soon is None:
             return False
         wait = Reason.STOPPING, "the GPUs that its successor will get are being freed"
         parts.starter.reserve(replica, soon)
@@ -348,10 +351,16 @@ def _surge(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> bool:
     return True
 
 
+def _soon(parts: Parts, replica: JudgedReplica) -> Sequence[Seat] | None:
+    """Where its successor could go once all that is ending has ended."""
+    if not parts.freeing:
+        return None
+    return parts.starter.try_seats(replica, without=parts.freeing)
+
+
 def _stop_first(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
     """No room beside it: stop it, if its successor has a place then and the model can spare it."""
-    own = frozenset(j.view.launch for j in replica.launches)
-    seats = parts.starter.seats(replica, without=own)
+    seats = parts.starter.seats(replica, without=launches_of(replica))
     if isinstance(seats, Hold):
         _blocked(parts, replica, old, seats)
         return
@@ -372,7 +381,7 @@ def _stop_first(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None
         if is_ready(replica):
             parts.budget.spend_stop(replica.placement, replica.model)
         parts.budget.spend_replace(replica.replica)
-        parts.going.add(old.view.launch)
+        parts.going[old.view.launch] = old.view.seen_nodes
         parts.starter.reserve(replica, seats)
         if old.verdict is Verdict.UNHEALTHY:
             parts.healing.add(replica.model)
@@ -388,7 +397,7 @@ def _could_surge(parts: Parts, replica: JudgedReplica) -> bool:
     """Whether one more replica of its placement has a place now; asked once per placement."""
     name = replica.placement
     if name not in parts.surges:
-        can = parts.budget.surge(name) and not isinstance(parts.starter.seats(replica), Hold)
+        can = parts.budget.surge(name) and parts.starter.try_seats(replica) is not None
         parts.surges[name] = can
     return parts.surges[name]
 
@@ -445,7 +454,7 @@ def remove(parts: Parts, replica: JudgedReplica) -> None:
         stop, barred = _stop(parts, judged, voluntary=True)
         closed = wait or barred
         if closed is None:
-            parts.going.add(judged.view.launch)
+            parts.freeing[judged.view.launch] = judged.view.seen_nodes
             if ready:
                 parts.budget.spend_stop(replica.placement, replica.model)
                 ready = False
@@ -530,6 +539,11 @@ def to_be_replaced(parts: Parts, replica: JudgedReplica) -> JudgedLaunch | None:
 def with_gates(parts: Parts, gates: Gates) -> Parts:
     """The same parts behind other gates: guards are judged on what the parts know."""
     return dataclasses.replace(parts, gates=gates)
+
+
+def launches_of(replica: JudgedReplica) -> Going:
+    """All its launches, with their nodes."""
+    return {j.view.launch: j.view.seen_nodes for j in replica.launches}
 
 
 def approved_change(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> ApprovedChange:

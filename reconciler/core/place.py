@@ -10,7 +10,7 @@ Nothing in here knows budgets or verdicts: who may be placed, and when, is `plan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reconciler.core.access import Access
 from reconciler.core.changes import Reason, Seat
@@ -38,8 +38,8 @@ class Ask:
     """Where its last launch was."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Node → failed starts of this profile by this replica."""
-    without: frozenset[str] = NOBODY
-    """Launches that will have ended by then."""
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Launches that will have ended by then, with their nodes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,17 @@ class Candidate:
     """What all ranks of a replica must share: GPU class and type, fabric kind, adapters."""
 
 
+@dataclass
+class Scan:
+    """What one kind of ask found on each node. Kept, since most asks of a pass are alike."""
+
+    scope: Mapping[str, Node]
+    fits: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    dirty: set[str] = field(default_factory=set)
+    """Nodes on which something was given away since."""
+
+
 class Placer:
     """Places replicas one after the other; what `take` gives is gone for the next."""
 
@@ -79,22 +90,18 @@ class Placer:
         self._sick_gpus = {q.node: frozenset(q.gpus) for q in quarantines if q.gpus}
         self._beside = dict(beside)
         """(placement, node) → its live launches there."""
-        self._scopes: dict[tuple[str, str, str], list[tuple[Node, str]]] = {}
+        self._scans: dict[tuple[object, ...], Scan] = {}
 
-    def place(self, ask: Ask) -> tuple[Seat, ...] | NoFit:
-        """Seats in rank order, without taking them."""
-        fits: list[Candidate] = []
-        refused: dict[str, str] = {}
-        scope = self._scope(ask)
-        for node, refusal in scope:
-            reason = refusal or self._add(ask, node, fits)
-            if reason:
-                refused[node.name] = reason
-        wanted = ask.resolved.profile.nodes
+    def place(self, ask: Ask) -> tuple[Seat, ...] | None:
+        """Seats in rank order, without taking them; None: `explain` says why not."""
+        fits, _ = self._found(ask)
         group = self._best_group(ask, fits)
-        if group is None:
-            return NoFit(_sum_up(ask, wanted, len(scope), fits, refused), refused)
-        return self._seats(ask, group)
+        return self._seats(ask, group) if group else None
+
+    def explain(self, ask: Ask) -> NoFit:
+        """Why an ask has no place, for every node that its placement means."""
+        fits, refused = self._found(ask)
+        return NoFit(_sum_up(ask, fits, refused), refused)
 
     def take(self, placement: str, launch: str, seats: Iterable[Seat]) -> None:
         """Nobody else gets these seats in this pass."""
@@ -102,19 +109,58 @@ class Placer:
             self._ledger.take(seat.node, launch, seat.gpus)
             key = (placement, seat.node)
             self._beside[key] = self._beside.get(key, 0) + 1
+            for scan in self._scans.values():
+                scan.dirty.add(seat.node)
 
     # --- which nodes ---------------------------------------------------------------------------
 
-    def _scope(self, ask: Ask) -> list[tuple[Node, str]]:
-        """Nodes that the placement means, each with a refusal that no GPU would change."""
-        key = (ask.placement.name, ask.only, ask.resolved.profile.gpu_class)
-        if key not in self._scopes:
-            names = sorted(self._desired.nodes)
-            nodes = [self._desired.nodes[n] for n in names]
-            self._scopes[key] = [
-                (node, self._refusal(ask, node)) for node in nodes if _meant(ask, node)
-            ]
-        return self._scopes[key]
+    def _found(self, ask: Ask) -> tuple[list[Candidate], Mapping[str, str]]:
+        """What fits the ask now, and why the other nodes do not."""
+        scan = self._scan(ask)
+        again = {n for nodes in ask.without.values() for n in nodes} & scan.scope.keys()
+        fits = [c for name, found in scan.fits.items() if name not in again for c in found]
+        if not again:
+            return fits, scan.refused
+        refused = {n: why for n, why in scan.refused.items() if n not in again}
+        for name in sorted(again):
+            found, why = self._look(ask, scan.scope[name])
+            fits += found
+            if why:
+                refused[name] = why
+        return fits, refused
+
+    def _scan(self, ask: Ask) -> Scan:
+        """What was found for this kind of ask, brought up to date."""
+        profile, needs = ask.resolved.profile, ask.resolved.profile.needs
+        key = (
+            ask.placement.name,
+            ask.only,
+            ask.mixed,
+            profile.gpu_class,
+            profile.gpus_per_node,
+            (needs.ram_gib, needs.shm_gib, needs.gpu_memory_gib),
+        )
+        scan = self._scans.get(key)
+        if scan is None:
+            nodes = (self._desired.nodes[name] for name in sorted(self._desired.nodes))
+            scope = {node.name: node for node in nodes if _meant(ask, node)}
+            scan = self._scans[key] = Scan(scope, dirty=set(scope))
+        plain = replace(ask, without={}) if ask.without else ask
+        for name in sorted(scan.dirty & scan.scope.keys()):
+            scan.fits.pop(name, None)
+            scan.refused.pop(name, None)
+            found, why = self._look(plain, scan.scope[name])
+            if why:
+                scan.refused[name] = why
+            else:
+                scan.fits[name] = found
+        scan.dirty.clear()
+        return scan
+
+    def _look(self, ask: Ask, node: Node) -> tuple[tuple[Candidate, ...], str]:
+        """The candidates that a node makes for an ask, or why it makes none."""
+        refusal = self._refusal(ask, node)
+        return ((), refusal) if refusal else self._candidates(ask, node)
 
     def _refusal(self, ask: Ask, node: Node) -> str:
         """First reason of the list why `node` gets nothing of this placement."""
@@ -131,34 +177,33 @@ class Placer:
             return f"has GPUs of class {node.gpus.klass or 'none'}"
         return _fabric_refusal(ask.placement.fabric, node, self._access.answers[node.name])
 
-    def _add(self, ask: Ask, node: Node, fits: list[Candidate]) -> str:
-        """Adds `node` to `fits` once per type of GPU that it has enough of, or says why not."""
+    def _candidates(self, ask: Ask, node: Node) -> tuple[tuple[Candidate, ...], str]:
+        """One for each type of GPU that the node has enough of, or why it has not."""
         profile = ask.resolved.profile
         use = self._ledger.use(node.name)
         if use.error:
-            return f"has {use.error}"
+            return (), f"has {use.error}"
         short = _short_of(profile.needs.ram_gib, profile.needs.shm_gib, self._answer(node))
         if short:
-            return short
+            return (), short
         sick = self._sick_gpus.get(node.name, NOBODY)
-        slots = [s for s in use.free(ask.without) if s.uuid not in sick]
+        slots = [s for s in use.free(frozenset(ask.without)) if s.uuid not in sick]
         least = profile.needs.gpu_memory_gib * 1024
         large = [s for s in slots if s.memory_mib is None or s.memory_mib >= least]
         count = profile.gpus_per_node
         kinds = {""} if ask.mixed or count == 0 else {s.kind for s in large}
-        found = False
+        found = []
         for kind in sorted(kinds):
             gpus = tuple(s for s in large if not kind or s.kind == kind)
             if len(gpus) >= count:
-                found = True
-                fits.append(Candidate(node, gpus, _like(ask, node, kind)))
+                found.append(Candidate(node, gpus, _like(ask, node, kind)))
         if found:
-            return ""
+            return tuple(found), ""
         if len(slots) >= count > len(large):
-            return f"has {len(large)} GPUs of {profile.needs.gpu_memory_gib} GiB"
+            return (), f"has {len(large)} GPUs of {profile.needs.gpu_memory_gib} GiB"
         if len(large) >= count:
-            return f"has {len(large)} free GPUs of unlike types"
-        return f"has {len(large)} free GPUs of {len(use.slots)}"
+            return (), f"has {len(large)} free GPUs of unlike types"
+        return (), f"has {len(large)} free GPUs of {len(use.slots)}"
 
     def _answer(self, node: Node) -> NodeAnswer:
         return self._access.answers[node.name]
@@ -326,11 +371,12 @@ def _first(
     return ranked[0]
 
 
-def _sum_up(
-    ask: Ask, wanted: int, total: int, fits: list[Candidate], refused: Mapping[str, str]
-) -> str:
+def _sum_up(ask: Ask, fits: list[Candidate], refused: Mapping[str, str]) -> str:
     """`0 of 5 nodes fit: 3 have 2 free GPUs of 4, 1 cordoned, 1 has fabric ib-b only`."""
     profile = ask.resolved.profile
+    wanted = profile.nodes
+    fitting = len({f.node.name for f in fits})
+    total = fitting + len(refused)
     need = "1 GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} GPUs"
     need += f" on each of {wanted} nodes" if wanted > 1 else ""
     if total == 0:
@@ -339,7 +385,6 @@ def _sum_up(
     for reason in refused.values():
         counts[reason] = counts.get(reason, 0) + 1
     parts = [_phrase(n, text) for text, n in sorted(counts.items(), key=lambda i: (-i[1], i[0]))]
-    fitting = len({f.node.name for f in fits})
     if fitting >= wanted:
         parts.append(f"{fitting} fit but have unlike GPUs or adapters")
         fitting = 0

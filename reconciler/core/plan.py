@@ -277,7 +277,8 @@ def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
     changes = tuple(
         sorted(draft.changes, key=lambda c: (*order.get(c.address, ("~", 0)), c.address))
     )
-    holds = tuple(sorted(draft.holds, key=lambda h: (h.subject, str(h.reason), h.message)))
+    unique = {(h.subject, str(h.reason), h.message): h for h in draft.holds}
+    holds = tuple(unique[key] for key in sorted(unique))
     return Plan(
         revision=desired.revision,
         changes=changes,

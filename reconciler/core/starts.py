@@ -5,7 +5,7 @@ A replica that cannot be started is a `Hold`; nothing in here asks whether it sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from reconciler.core import build, ports
@@ -15,9 +15,13 @@ from reconciler.core.ids import IdSource, launch_id
 from reconciler.core.labels import LabelBook
 from reconciler.core.model import Desired, Placement, ResolvedProfile
 from reconciler.core.observed import Place
-from reconciler.core.occupancy import NOBODY, Ledger
-from reconciler.core.place import Ask, NoFit, Placer
+from reconciler.core.occupancy import Ledger
+from reconciler.core.place import Ask, Placer
 from reconciler.core.verdict import JudgedReplica
+
+Seats = tuple[Seat, ...]
+Going = Mapping[str, tuple[str, ...]]
+"""Launches that are about to end, with their nodes."""
 
 
 class Starter:
@@ -40,34 +44,42 @@ class Starter:
         self._ids = ids
         self._mixed: dict[str, bool] = {}
 
-    def seats(
-        self, replica: JudgedReplica, without: frozenset[str] = NOBODY
-    ) -> tuple[Seat, ...] | Hold:
+    def seats(self, replica: JudgedReplica, without: Going | None = None) -> Seats | Hold:
         """Where the replica would go, as if the launches `without` had ended. Takes nothing."""
+        ask = self._ask(replica, without or {})
+        if ask is None:
+            return rejected(replica)
+        found = self._placer.place(ask)
+        if found is not None:
+            return found
+        why = self._placer.explain(ask)
+        return Hold(
+            subject=f"replica {replica.replica}",
+            reason=Reason.NO_CAPACITY,
+            message=why.message,
+            placement=replica.placement,
+            nodes=why.nodes,
+        )
+
+    def try_seats(self, replica: JudgedReplica, without: Going | None = None) -> Seats | None:
+        """As `seats`, for those who have another choice and ask for no reason."""
+        ask = self._ask(replica, without or {})
+        return self._placer.place(ask) if ask else None
+
+    def _ask(self, replica: JudgedReplica, without: Going) -> Ask | None:
         effective = replica.effective
         if effective is None or effective.profile is None:
-            return rejected(replica)
+            return None
         placement = self._desired.placements[replica.placement]
-        found = self._placer.place(
-            Ask(
-                placement=placement,
-                resolved=effective.profile,
-                mixed=self._may_mix(placement, effective.profile),
-                only=replica.pinned_node,
-                previous=previous_places(replica),
-                failures=_failures(replica),
-                without=without,
-            )
+        return Ask(
+            placement=placement,
+            resolved=effective.profile,
+            mixed=self._may_mix(placement, effective.profile),
+            only=replica.pinned_node,
+            previous=previous_places(replica),
+            failures=_failures(replica),
+            without=without,
         )
-        if isinstance(found, NoFit):
-            return Hold(
-                subject=f"replica {replica.replica}",
-                reason=Reason.NO_CAPACITY,
-                message=found.message,
-                placement=replica.placement,
-                nodes=found.nodes,
-            )
-        return found
 
     def free_now(self, seats: Sequence[Seat]) -> bool:
         """Whether every GPU of the seats is free at this moment."""

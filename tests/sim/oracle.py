@@ -214,7 +214,15 @@ def the_guard_holds(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
             keeps[replica.model] += 1
     for scope, replicas in leaving.items():
         allowed = max(desired.fleet.guard.max_removed.of(before[scope]), min(1, keeps[scope[0]]))
-        acted = [r.replica for r in replicas if any(j.view.launch in stopped for j in r.launches)]
+        acted = [
+            r.replica
+            for r in replicas
+            if all(
+                j.view.launch in stopped
+                for j in r.launches
+                if j.view.alive and j.verdict is not Verdict.STOPPING
+            )
+        ]
         if len(replicas) > allowed and acted and not set(acted) <= approved:
             yield f"{acted} of {scope} are removed, of {before[scope]} at most {allowed} may be"
 
