@@ -60,7 +60,8 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     yield from (beside(program(profile, host, "vllm"), host, profile, "ray"), "start")
     gcs = port(request, GCS)
     if rank == 0:
-        yield from ("--head", f"--port={gcs}")
+        # A worker that is told about a dashboard refuses to start.
+        yield from ("--head", f"--port={gcs}", "--include-dashboard=false")
     else:
         yield f"--address={host_port(request.hosts[0].address, gcs)}"
     yield f"--node-ip-address={host.address}"
@@ -71,8 +72,7 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
         yield f"{flag}={port(request, name)}"
     numbers = (str(port(request, f"{WORKER}{n}")) for n in range(workers(profile)))
     yield f"--worker-port-list={','.join(numbers)}"
-    yield from ("--include-dashboard=false", "--disable-usage-stats")
-    yield from (f"--temp-dir={temp_dir(request, rank)}", "--block")
+    yield from ("--disable-usage-stats", f"--temp-dir={temp_dir(request, rank)}", "--block")
 
 
 def temp_dir(request: LaunchRequest, rank: int) -> str:

@@ -90,13 +90,16 @@ class Running:
         texts = (p.read_text(errors="replace")[-3000:] for p in sorted(self._logs.glob("*.log")))
         return "\n---\n".join(texts)
 
+    def ended(self) -> list[str]:
+        """Processes that ended by themselves."""
+        return [name for name, process in self.processes.items() if process.poll() is not None]
+
     def wait_ready(self, health: Mapping[str, Any], seconds: float = DEADLINE_S) -> None:
         """Until the health path answers 200. Fails at once where a process has ended."""
         url = f"http://{health['host']}:{health['port']}{health['path']}"
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            ended = [name for name, p in self.processes.items() if p.poll() is not None]
-            assert not ended, f"{ended} ended:\n{self.log()}"
+            assert not self.ended(), f"{self.ended()} ended:\n{self.log()}"
             if get(url) is not None:
                 return
             time.sleep(0.3)
