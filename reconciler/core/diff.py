@@ -132,6 +132,7 @@ class _Pass:
                 ready_anywhere,
                 self.retries,
                 len(wanted.fitting(placement, self.catalog)),
+                self.catalog.desired.repairs_only,
             )
             profiles = effective.choose(facts, launches, others.get(name, ()))
             for want in own:

@@ -37,6 +37,8 @@ class Facts:
     """Replica → seq up to which failures are forgiven."""
     fitting_nodes: int
     """Nodes that today's profile could be started on, by the documents."""
+    repairs_only: bool = False
+    """The revision is in force under a head that is not: nothing moves on to another profile."""
 
 
 def choose(
@@ -49,6 +51,8 @@ def choose(
     everything = [pair for launches in wanted.values() for pair in launches]
     everything += [pair for launches in others for pair in launches]
     today = Effective(facts.profile, facts.fingerprint)
+    if facts.repairs_only:
+        return {r: _as_before(launches, today) for r, launches in wanted.items()}
     tried = [s for s, _ in everything if s.view.fingerprint == facts.fingerprint]
     proven = {s.view.replica for s in tried if s.view.ever_ready}
     if proven and (len(proven) > 1 or _ready_long_enough(facts, tried)):
@@ -140,6 +144,22 @@ def _own_ready(facts: Facts, launches: Launches) -> Sighting | None:
             if s.view.ever_ready and known and (not alive or (s.view.alive and end is None)):
                 return s
     return None
+
+
+def _as_before(launches: Launches, today: Effective) -> Effective:
+    """What its own record says; a replica that never ran gets what is in force."""
+    for s, _ in launches:
+        known = s.view.profile is not None and not s.damage
+        if known and (s.view.ever_ready or s.view.fingerprint == today.fingerprint):
+            if s.view.fingerprint == today.fingerprint:
+                return today
+            return Effective(
+                s.view.profile,
+                s.view.fingerprint,
+                waiting=True,
+                reason="keeps its own profile until a revision validates",
+            )
+    return today
 
 
 def _kept(launches: Launches, last: Sighting, facts: Facts) -> Sighting:

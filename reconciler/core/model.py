@@ -391,6 +391,8 @@ class Desired:
     placements: Mapping[str, Placement] = field(default_factory=dict)
     departed: frozenset[str] = frozenset()
     """Nodes in `nodes` that the revision no longer has: looked at and held until seen empty."""
+    repairs_only: bool = False
+    """Head is not in force, this revision is: a replica restarts with its own record's profile."""
 
     def resolved(self, placement: Placement) -> ResolvedProfile:
         """The profile of `placement` with its model. References have been validated."""

@@ -17,6 +17,7 @@ from reconciler.core.changes import (
     StartStep,
     Step,
     StopStep,
+    Symbol,
 )
 from reconciler.core.verdict import Verdict
 
@@ -27,14 +28,18 @@ REPAIRED = frozenset(
 
 
 def only_repairs(plan: Plan, why: str, reason: Reason) -> Plan:
-    """`plan` without voluntary changes."""
-    return replace(
-        plan,
-        changes=tuple(
-            change if change.verdict in REPAIRED else _without(change, _is_voluntary, why, reason)
-            for change in plan.changes
-        ),
-    )
+    """`plan` without voluntary changes; those that are left out wait for `why` and nothing else."""
+    changes = []
+    for change in plan.changes:
+        if change.verdict in REPAIRED or change.symbol is Symbol.UNKNOWN:
+            changes.append(change)
+            continue
+        kept = tuple(step for step in change.steps if not _is_voluntary(step))
+        if kept and len(kept) == len(change.steps):
+            changes.append(change)
+        else:
+            changes.append(replace(change, steps=kept, waits=why, waits_for=reason))
+    return replace(plan, changes=tuple(changes))
 
 
 def only_on(plan: Plan, nodes: Collection[str], why: str, reason: Reason) -> Plan:

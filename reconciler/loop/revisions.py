@@ -133,7 +133,12 @@ def _repairs(
         return Working(None, True, force, facts.departed, error, (told,))
     nodes, commits = departed(before, None, facts.departed, load)
     return Working(
-        replace(before, nodes={**before.nodes, **nodes}, departed=frozenset(nodes)),
+        replace(
+            before,
+            nodes={**before.nodes, **nodes},
+            departed=frozenset(nodes),
+            repairs_only=True,
+        ),
         repairs_only=True,
         in_force=force,
         departed=commits,

@@ -6,17 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from reconciler.core.changes import Reason
-from reconciler.core.model import GuardRails, Limit, NodeState
-from reconciler.core.observed import Lease
+from reconciler.core.changes import Reason, StartStep
+from reconciler.core.fingerprint import fingerprint
+from reconciler.core.model import GuardRails, Limit, NodeState, ResolvedProfile
+from reconciler.core.observed import ExitKind, Lease, Phase, ShardExit
 from reconciler.errors import Exit, GitError, PlanIsStale
 from reconciler.loop.leases import Book
 from reconciler.loop.passes import Request, run_pass
 from reconciler.nodes.apply import Outcome
+from reconciler.report.passreport import Sync
 from tests.cli.fakes import FLEET, LOOK_ONLY, ME, World, commit_id, desired, ready_shard
 
 
-def world(**kwargs: object) -> World:
+def resolved(name: str) -> ResolvedProfile:
+    state = desired(name)
+    return state.resolved(state.placements["chat"])
+
+
+def world() -> World:
     made = World()
     made.source.push("one", desired("one"))
     return made
@@ -168,10 +175,39 @@ def test_under_a_bad_head_nothing_voluntary_is_done() -> None:
     w.in_force(commit_id("two"))
     report = run_pass(w.edges, Request())
     assert all(not plan.steps for plan in w.applied)
+    assert report.exit_code == Exit.ERROR
+
+
+def test_under_a_bad_head_a_killed_replica_restarts_with_its_own_records_profile() -> None:
+    w = world()
+    w.run_ready(desired("one"))
+    killed = w.pool.answers["b"].shards[0]
+    ended = replace(
+        killed,
+        alive=False,
+        supervised=False,
+        phase=Phase.ENDED,
+        exit=ShardExit(ExitKind.SIGNAL, signal="KILL", age_s=100.0),
+    )
+    w.pool.answers["b"] = replace(w.pool.answers["b"], shards=(ended,))
+    w.source.push("two", desired("two", args=("--context", "1")))
+    w.source.push("bad", None)
+    w.in_force(commit_id("two"))
+    run_pass(w.edges, Request())
+    (start,) = [s for s in w.applied[0].steps if isinstance(s, StartStep)]
+    assert (start.replica, start.fingerprint) == ("chat-1", fingerprint(resolved("one")))
+
+
+def test_under_a_bad_head_what_waits_says_so_and_not_that_a_canary_runs() -> None:
+    w = world()
+    w.run_ready(desired("one"))
+    w.source.push("two", desired("two", args=("--context", "1")))
+    w.source.push("bad", None)
+    w.in_force(commit_id("two"))
+    report = run_pass(w.edges, Request())
     assert report.plan is not None
-    waits = {c.waits_for for c in report.plan.changes}
-    assert waits <= {Reason.SCHEMA_FAILED, Reason.CANARY, Reason.MAX_PARALLEL}
-    assert Reason.SCHEMA_FAILED in waits
+    assert {c.waits_for for c in report.plan.changes} == {Reason.SCHEMA_FAILED}
+    assert {p.sync for p in report.placements} == {Sync.OUT_OF_SYNC}
 
 
 def test_a_start_over_a_bad_head_with_none_in_force_does_nothing() -> None:
