@@ -60,15 +60,22 @@ def test_an_observation_can_be_saved_and_planned_from(world: World) -> None:
     assert plan["summary"]["unchanged"] == 2
 
 
-def test_acting_on_uncommitted_changes_needs_to_be_asked_for(world: World) -> None:
+def test_acting_takes_a_commit_and_says_what_it_leaves_out(world: World) -> None:
     world.placement()
     world.commit()
     world.placement(replicas=2)
-    refused = world.reconcile()
-    assert refused.code == 1
-    assert "--allow-dirty" in refused.err + refused.out
+    ran = world.reconcile(code=0)
+    assert "not committed" in ran.err + ran.out
+    assert {e["replica"] for e in world.launches().values()} == {"chat-0"}
     world.reconcile("--allow-dirty", code=0)
     until("two launches", lambda: len(world.launches()) == 2)
+    (labels,) = {
+        json.loads((s["folder"] / "labels.json").read_text())["revision"]
+        for e in world.launches().values()
+        if e["replica"] == "chat-1"
+        for s in e["shards"].values()
+    }
+    assert "uncommitted" in labels or "dirty" in labels, labels
 
 
 def test_a_plan_that_was_reviewed_is_refused_when_the_world_has_moved(world: World) -> None:

@@ -38,7 +38,7 @@ FLEET = {
     "observe_timeout_s": 8,
     "lease_s": 20,
     "interval_s": 1,
-    "unhealthy_after_s": 3,
+    "unhealthy_after_s": 5,
     "max_parallel": "100%",
 }
 
