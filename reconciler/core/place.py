@@ -13,52 +13,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reconciler.core.access import Access
-from reconciler.core.changes import Reason, Seat
-from reconciler.core.model import Desired, Node, NodeState, Placement, ResolvedProfile
-from reconciler.core.observed import NodeAnswer, Place
+from reconciler.core.changes import Seat
+from reconciler.core.fit import (
+    BARRED,
+    Ask,
+    Candidate,
+    NoFit,
+    fabric_refusal,
+    likeness,
+    meant,
+    short_of,
+    sum_up,
+)
+from reconciler.core.model import Desired, Node, NodeState
+from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import NOBODY, GpuSlot, Ledger
 from reconciler.core.verdict import Quarantine
 
 FAILURES_BEFORE_MOVE = 2
 """Starts that fail on one node before another one that fits is tried: the first failure may be
 chance, the third in one place would reject the profile without a second opinion."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One replica that wants a place."""
-
-    placement: Placement
-    resolved: ResolvedProfile
-    mixed: bool = False
-    """The engine may mix GPU types in one replica."""
-    only: str = ""
-    """per-node: the one node that this ordinal belongs to."""
-    previous: tuple[Place, ...] = ()
-    """Where its last launch was."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """Node → failed starts of this profile by this replica."""
-    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Launches that will have ended by then, with their nodes."""
-
-
-@dataclass(frozen=True)
-class NoFit:
-    """No place, and for each node that was considered why not."""
-
-    message: str
-    nodes: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A node (and one type of its GPUs) that one rank fits on."""
-
-    node: Node
-    gpus: tuple[GpuSlot, ...]
-    """All free ones of one type."""
-    like: tuple[str, ...]
-    """What all ranks of a replica must share: GPU class and type, fabric kind, adapters."""
 
 
 @dataclass
@@ -101,7 +75,7 @@ class Placer:
     def explain(self, ask: Ask) -> NoFit:
         """Why an ask has no place, for every node that its placement means."""
         fits, refused = self._found(ask)
-        return NoFit(_sum_up(ask, fits, refused), refused)
+        return NoFit(sum_up(ask, fits, refused), refused)
 
     def take(self, placement: str, launch: str, seats: Iterable[Seat]) -> None:
         """Nobody else gets these seats in this pass."""
@@ -143,7 +117,7 @@ class Placer:
         scan = self._scans.get(key)
         if scan is None:
             nodes = (self._desired.nodes[name] for name in sorted(self._desired.nodes))
-            scope = {node.name: node for node in nodes if _meant(ask, node)}
+            scope = {node.name: node for node in nodes if meant(ask, node)}
             scan = self._scans[key] = Scan(scope, dirty=set(scope))
         plain = replace(ask, without={}) if ask.without else ask
         for name in sorted(scan.dirty & scan.scope.keys()):
@@ -170,12 +144,12 @@ class Placer:
         if node.state is not NodeState.ACTIVE:
             return str(node.state)
         if node.name in self._access.barred:
-            return _BARRED.get(self._access.barred[node.name][0], "held")
+            return BARRED.get(self._access.barred[node.name][0], "held")
         if node.name in self._sick:
             return f"quarantined ({self._sick[node.name]})"
         if profile.gpu_class and node.gpus.klass != profile.gpu_class:
             return f"has GPUs of class {node.gpus.klass or 'none'}"
-        return _fabric_refusal(ask.placement.fabric, node, self._access.answers[node.name])
+        return fabric_refusal(ask.placement.fabric, node, self._access.answers[node.name])
 
     def _candidates(self, ask: Ask, node: Node) -> tuple[tuple[Candidate, ...], str]:
         """One for each type of GPU that the node has enough of, or why it has not."""
@@ -183,7 +157,7 @@ class Placer:
         use = self._ledger.use(node.name)
         if use.error:
             return (), f"has {use.error}"
-        short = _short_of(profile.needs.ram_gib, profile.needs.shm_gib, self._answer(node))
+        short = short_of(profile.needs.ram_gib, profile.needs.shm_gib, self._answer(node))
         if short:
             return (), short
         sick = self._sick_gpus.get(node.name, NOBODY)
@@ -196,7 +170,7 @@ class Placer:
         for kind in sorted(kinds):
             gpus = tuple(s for s in large if not kind or s.kind == kind)
             if len(gpus) >= count:
-                found.append(Candidate(node, gpus, _like(ask, node, kind)))
+                found.append(Candidate(node, gpus, likeness(ask, node, kind)))
         if found:
             return tuple(found), ""
         if len(slots) >= count > len(large):
@@ -295,72 +269,6 @@ def choose_gpus(free: Sequence[GpuSlot], count: int, before: Sequence[str] = ())
     return tuple(s.uuid for s in pool[:count])
 
 
-# --- reasons ----------------------------------------------------------------------------------
-
-_BARRED = {
-    Reason.NODE_HELD: "held",
-    Reason.LEASE_HELD: "led by another reconciler",
-    Reason.DUPLICATE_NODE: "one machine under two names",
-    Reason.NODE_UNREACHABLE: "unreachable",
-    Reason.HOST_KEY_MISMATCH: "unreachable",
-    Reason.MACHINE_ID_CHANGED: "unreachable",
-    Reason.AUTHENTICATION_FAILED: "unreachable",
-    Reason.OBSERVATION_DAMAGED: "unreachable",
-    Reason.NODE_UNSUITABLE: "unsuitable",
-}
-
-
-def _meant(ask: Ask, node: Node) -> bool:
-    """Whether the placement's pool, selector and pins mean this node at all."""
-    placement = ask.placement
-    if ask.only:
-        return node.name == ask.only
-    if placement.nodes and node.name not in placement.nodes:
-        return False
-    if placement.pool and node.pool != placement.pool:
-        return False
-    return all(node.labels.get(k) == v for k, v in placement.selector.items())
-
-
-def _fabric_refusal(fabric: str, node: Node, answer: NodeAnswer) -> str:
-    if not fabric:
-        return ""
-    mine = node.fabrics.get(fabric)
-    if mine is None:
-        others = " and ".join(sorted(node.fabrics))
-        return f"has fabric {others} only" if others else "has no fabric"
-    if not answer.network.adapters:
-        return ""
-    states = {(a.name, a.port): a.state for a in answer.network.adapters}
-    for adapter in mine.adapters:
-        state = states.get((adapter.name, adapter.port))
-        if state is None:
-            return f"has no adapter {adapter.name}:{adapter.port}"
-        if state and "ACTIVE" not in state.upper():
-            return f"has adapter {adapter.name}:{adapter.port} {state.lower()}"
-    return ""
-
-
-def _like(ask: Ask, node: Node, kind: str) -> tuple[str, ...]:
-    """Ranks on unlike adapters pair them by list position and hang in the first collective."""
-    klass = "" if ask.mixed else node.gpus.klass
-    fabric = node.fabrics.get(ask.placement.fabric) if ask.placement.fabric else None
-    if fabric is None:
-        return klass, kind
-    rails = ",".join(str(adapter.port) for adapter in fabric.adapters)
-    return klass, kind, fabric.kind, f"{len(fabric.adapters)} adapters on ports {rails}"
-
-
-def _short_of(ram_gib: int, shm_gib: int, answer: NodeAnswer) -> str:
-    """Memory that is not known (None) does not refuse: the node checks again at the start."""
-    ram, shm = answer.resources.ram_free_mib, answer.resources.shm_free_mib
-    if ram is not None and ram < ram_gib * 1024:
-        return f"has {ram // 1024} GiB RAM free of {ram_gib}"
-    if shm is not None and shm < shm_gib * 1024:
-        return f"has {shm // 1024} GiB /dev/shm free of {shm_gib}"
-    return ""
-
-
 def _worn(ask: Ask, candidate: Candidate) -> bool:
     return ask.failures.get(candidate.node.name, 0) >= FAILURES_BEFORE_MOVE
 
@@ -369,38 +277,3 @@ def _first(
     ranked: tuple[tuple[bool, bool, int, int, str], Candidate],
 ) -> tuple[bool, bool, int, int, str]:
     return ranked[0]
-
-
-def _sum_up(ask: Ask, fits: list[Candidate], refused: Mapping[str, str]) -> str:
-    """`0 of 5 nodes fit: 3 have 2 free GPUs of 4, 1 cordoned, 1 has fabric ib-b only`."""
-    profile = ask.resolved.profile
-    wanted = profile.nodes
-    fitting = len({f.node.name for f in fits})
-    total = fitting + len(refused)
-    need = "1 GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} GPUs"
-    need += f" on each of {wanted} nodes" if wanted > 1 else ""
-    if total == 0:
-        return f"no node is meant: {_meaning(ask)}; it needs {need}"
-    counts: dict[str, int] = {}
-    for reason in refused.values():
-        counts[reason] = counts.get(reason, 0) + 1
-    parts = [_phrase(n, text) for text, n in sorted(counts.items(), key=lambda i: (-i[1], i[0]))]
-    if fitting >= wanted:
-        parts.append(f"{fitting} fit but have unlike GPUs or adapters")
-        fitting = 0
-    return f"{fitting} of {total} nodes fit: {', '.join(parts)}; it needs {need}"
-
-
-def _phrase(count: int, text: str) -> str:
-    if text.startswith("has ") and count > 1:
-        return f"{count} have {text[4:]}"
-    return f"{count} {text}"
-
-
-def _meaning(ask: Ask) -> str:
-    placement = ask.placement
-    said = [f"pool {placement.pool}"] if placement.pool else []
-    said += [f"label {k}={v}" for k, v in sorted(placement.selector.items())]
-    said += [f"pinned to {' or '.join(placement.nodes)}"] if placement.nodes else []
-    said += [f"node {ask.only}"] if ask.only else []
-    return ", ".join(said) or "the fleet has no nodes"

@@ -1,7 +1,8 @@
 """Desired, observed and their difference in; the whole decision of one pass out.
 
 `plan` chooses the order in which replicas are looked at, and nothing else: what may happen to one
-is in `decide`, what may happen at all in `gates`, `guard` and `rollout`, and where in `place`.
+is in `starting`, `replacing` and `leaving`, what may happen at all in `gates`, `guard` and
+`rollout`, and where in `place`.
 Starts come before stops, so that GPUs go to what is missing before they go to a surge; what ran
 before comes before what never did, so that a new placement cannot take the place of an old one
 that is between two launches.
@@ -15,11 +16,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from reconciler.core import decide, guard, tally, tidy
+from reconciler.core import guard, leaving, replacing, starting, tally, tidy
 from reconciler.core.access import Access, look_at
 from reconciler.core.capacity import capacity
 from reconciler.core.changes import Change, Hold, Plan, Reason, Summary, Symbol
-from reconciler.core.decide import Draft, Parts
 from reconciler.core.digest import digest
 from reconciler.core.gates import Gates
 from reconciler.core.guard import Guarded, Guards
@@ -28,6 +28,16 @@ from reconciler.core.labels import LabelBook
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import ApprovedChange, Observed
 from reconciler.core.occupancy import Ledger
+from reconciler.core.parts import (
+    Draft,
+    Parts,
+    approved_change,
+    old_launch,
+    scope_of,
+    to_be_replaced,
+    todays,
+    with_gates,
+)
 from reconciler.core.place import Placer
 from reconciler.core.rollout import Budget
 from reconciler.core.starts import Starter
@@ -51,15 +61,15 @@ def plan(desired: Desired, observed: Observed, diff: Diff, ids: IdSource) -> Pla
         _stray(parts, stray)
     replicas = counts.odd
     for replica in replicas:
-        decide.tidy_up(parts, replica)
+        leaving.tidy_up(parts, replica)
     wanted = [r for r in replicas if r.wanted and not desired.placements[r.placement].suspend]
     for replica in wanted:
-        decide.relabel(parts, replica)
+        leaving.relabel(parts, replica)
     down = [r for r in wanted if _is_down(r)]
     for replica in sorted(down, key=_starts_first):
-        decide.start(parts, replica)
+        starting.start(parts, replica)
     for replica in sorted((r for r in replicas if _is_leaving(desired, r)), key=_leaves_first):
-        decide.remove(parts, replica)
+        leaving.remove(parts, replica)
     rest = [r for r in wanted if not _is_down(r)]
     for replica in sorted(rest, key=_replaced_first):
         _running(parts, replica)
@@ -71,7 +81,7 @@ def plan(desired: Desired, observed: Observed, diff: Diff, ids: IdSource) -> Pla
 
 def _is_down(replica: JudgedReplica) -> bool:
     """Wanted, and no launch of it lives that could be kept for now."""
-    return replica.verdict in _DOWN and decide.old_launch(replica) is None
+    return replica.verdict in _DOWN and old_launch(replica) is None
 
 
 def _is_leaving(desired: Desired, replica: JudgedReplica) -> bool:
@@ -90,7 +100,7 @@ def _leaves_first(replica: JudgedReplica) -> tuple[bool, str, int, str]:
 
 def _replaced_first(replica: JudgedReplica) -> tuple[bool, bool, bool, str, int, str]:
     """What serves nobody first, then what is being drained, then in order."""
-    old = decide.old_launch(replica)
+    old = old_launch(replica)
     unhealthy = old is not None and old.verdict is Verdict.UNHEALTHY
     misplaced = old is not None and old.verdict is Verdict.MISPLACED
     return (
@@ -105,27 +115,27 @@ def _replaced_first(replica: JudgedReplica) -> tuple[bool, bool, bool, str, int,
 
 def _running(parts: Parts, replica: JudgedReplica) -> None:
     """A wanted replica with something alive, in sight or not."""
-    old = decide.old_launch(replica)
+    old = old_launch(replica)
     if replica.effective and replica.effective.rejected:
         _rejected(parts, replica)
     if replica.verdict is Verdict.UNREACHABLE:
-        decide.unreachable(parts, replica, None)
+        leaving.unreachable(parts, replica, None)
     elif replica.verdict is Verdict.UNKNOWN:
         return
     elif any(j.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN) for j in replica.launches):
         # Part of what it may be doing is out of sight: what is seen of it stays as it is.
         if old:
-            decide.unreachable(parts, replica, None)
+            leaving.unreachable(parts, replica, None)
     elif old is None:
         _calm(parts, replica)
     elif replica.current and replica.current != old.view.launch:
-        decide.under_way(parts, replica, old, replica.current)
+        replacing.under_way(parts, replica, old, replica.current)
     elif old.verdict is Verdict.UNHEALTHY and parts.desired.fleet.unhealthy == "report":
         parts.draft.warnings.append(
             f"replica {replica.replica}: {old.reason} (reported only: `unhealthy: report`)"
         )
     else:
-        decide.replace(parts, replica, old)
+        replacing.replace(parts, replica, old)
 
 
 def _calm(parts: Parts, replica: JudgedReplica) -> None:
@@ -135,8 +145,8 @@ def _calm(parts: Parts, replica: JudgedReplica) -> None:
         return
     for judged in replica.launches:
         if judged.verdict is Verdict.MATCHING or judged.view.launch == replica.current:
-            if judged.view.fingerprint != decide.todays(parts, replica.placement):
-                decide.waiting_for_canary(parts, replica, judged)
+            if judged.view.fingerprint != todays(parts, replica.placement):
+                replacing.waiting_for_canary(parts, replica, judged)
             return
 
 
@@ -153,7 +163,7 @@ def _rejected(parts: Parts, replica: JudgedReplica) -> None:
 def _stray(parts: Parts, stray: JudgedLaunch) -> None:
     parts.draft.repairs += tidy.repairs(stray, parts.access)
     if stray.verdict is Verdict.UNKNOWN:
-        decide.unknown(parts, stray.view.replica or stray.view.launch, "", stray)
+        leaving.unknown(parts, stray.view.replica or stray.view.launch, "", stray)
 
 
 # --- what it leans on ----------------------------------------------------------------------------
@@ -178,12 +188,11 @@ def _parts(
         budget=Budget(desired, counts),
         starter=Starter(desired, access, ledger, placer, labels, ids),
         labels=labels,
-        tally=counts,
         draft=Draft(),
         healing={r.model for r in counts.odd if r.replica in counts.in_transition},
     )
     guards = _guards(parts, counts, approved)
-    return decide.with_gates(parts, Gates(desired, access, guards, approved, diff.brakes))
+    return with_gates(parts, Gates(desired, access, guards, approved, diff.brakes))
 
 
 def _guards(parts: Parts, counts: Tally, approved: frozenset[ApprovedChange]) -> Guards:
@@ -191,15 +200,15 @@ def _guards(parts: Parts, counts: Tally, approved: frozenset[ApprovedChange]) ->
     removed: list[Guarded] = []
     replaced: list[Guarded] = []
     for replica in counts.odd:
-        scope = decide.scope_of(replica)
+        scope = scope_of(replica)
         if _is_leaving(parts.desired, replica):
             if tally.leaves(replica):
                 before = replica.launches[0].view.fingerprint
                 removed.append(Guarded(scope, ApprovedChange(replica.replica, before)))
             continue
-        live = decide.to_be_replaced(parts, replica)
+        live = to_be_replaced(parts, replica)
         if live:
-            change = decide.approved_change(parts, replica, live)
+            change = approved_change(parts, replica, live)
             replaced.append(Guarded(scope, change))
     return guard.judge(
         parts.desired,

@@ -11,12 +11,13 @@ from dataclasses import replace
 from reconciler.core import build, ports
 from reconciler.core.access import Access
 from reconciler.core.changes import Hold, Reason, Seat, StartStep
+from reconciler.core.fit import Ask
 from reconciler.core.ids import IdSource, launch_id
 from reconciler.core.labels import LabelBook
 from reconciler.core.model import Desired, Placement, ResolvedProfile
 from reconciler.core.observed import Place
 from reconciler.core.occupancy import Ledger
-from reconciler.core.place import Ask, Placer
+from reconciler.core.place import Placer
 from reconciler.core.verdict import JudgedReplica
 
 Seats = tuple[Seat, ...]

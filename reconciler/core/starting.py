@@ -1,0 +1,113 @@
+"""Replicas that are wanted and do not run: placed and started, or held with the reason.
+
+A replica keeps its claim on a place while it waits (back-off, its own launches that are ending), so
+that a crash does not cost it its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reconciler.core import tidy
+from reconciler.core.changes import Change, Hold, Reason, Seat, Step, Symbol
+from reconciler.core.parts import Parts, launches_of, load_minutes
+from reconciler.core.rollout import Wait
+from reconciler.core.starts import Going, rejected
+from reconciler.core.verdict import JudgedReplica
+
+CRASH_LOOP = 3
+"""Failures in a row from which on a back-off is called a crash loop."""
+
+
+def start(parts: Parts, replica: JudgedReplica) -> None:
+    """Place and start a replica of which nothing is left that could still serve."""
+    hold = not_startable(replica)
+    if hold:
+        parts.draft.holds.append(hold)
+        return
+    own = {n: where for n, where in launches_of(replica).items() if n in parts.going}
+    seats = parts.starter.seats(replica, without=own)
+    if isinstance(seats, Hold):
+        parts.draft.holds.append(seats)
+        return
+    if own and not _clear(parts, replica, own, seats):
+        parts.starter.reserve(replica, seats)
+        wait = Reason.STOPPING, f"{' and '.join(sorted(own))} must have ended first"
+        _add_start(parts, replica, seats, (), wait)
+        return
+    wait_s = replica.backoff.remaining_s
+    if wait_s > 0:
+        _back_off(parts, replica, seats)
+        return
+    step = parts.starter.start(replica, seats)
+    if isinstance(step, Hold):
+        parts.draft.holds.append(step)
+        return
+    _add_start(parts, replica, seats, (step,), None)
+
+
+def not_startable(replica: JudgedReplica) -> Hold | None:
+    """What forbids any start of it, whatever is free."""
+    subject = f"replica {replica.replica}"
+    if replica.blocked:
+        return Hold(subject, Reason.PERHAPS_RUNNING, replica.blocked, replica.placement)
+    if replica.effective is None or replica.effective.profile is None:
+        return rejected(replica)
+    return None
+
+
+def _clear(parts: Parts, replica: JudgedReplica, own: Going, seats: Sequence[Seat]) -> bool:
+    """Whether the seats are free although launches of the replica itself are still ending.
+
+    Without GPUs nothing tells whether they are out of each other's way: then it waits where
+    both would be on one node.
+    """
+    if not parts.starter.free_now(seats):
+        return False
+    if all(seat.gpus for seat in seats):
+        return True
+    busy = {node for nodes in own.values() for node in nodes}
+    return busy.isdisjoint(seat.node for seat in seats)
+
+
+def _back_off(parts: Parts, replica: JudgedReplica, seats: Sequence[Seat]) -> None:
+    """It keeps its seats meanwhile: a crash must not cost it its place."""
+    parts.starter.reserve(replica, seats)
+    backoff = replica.backoff
+    reason = Reason.CRASH_LOOP if backoff.failures >= CRASH_LOOP else Reason.BACKOFF
+    message = (
+        f"{backoff.failures} failed starts; the next one in {backoff.remaining_s:.0f} s"
+        f" (`reconcile retry {replica.replica}` starts it at once)"
+    )
+    _add_start(parts, replica, seats, (), (reason, message))
+    parts.draft.holds.append(Hold(f"replica {replica.replica}", reason, message, replica.placement))
+
+
+def _add_start(
+    parts: Parts,
+    replica: JudgedReplica,
+    seats: Sequence[Seat],
+    steps: tuple[Step, ...],
+    wait: Wait | None,
+) -> None:
+    assert replica.effective is not None
+    last = replica.launches[0] if replica.launches else None
+    canary = "canary: " if replica.effective.canary else ""
+    parts.draft.changes.append(
+        Change(
+            address=replica.replica,
+            placement=replica.placement,
+            symbol=Symbol.START,
+            reason=canary + replica.reason,
+            verdict=str(replica.verdict),
+            changes=last.changes if last else (),
+            before=last.view.fingerprint if last else "",
+            after=replica.effective.fingerprint,
+            before_seats=tidy.seats_of(last.view) if last else (),
+            after_seats=tuple(seats),
+            steps=steps,
+            waits=wait[1] if wait else "",
+            waits_for=wait[0] if wait else None,
+            load_minutes=load_minutes(replica),
+        )
+    )
