@@ -11,6 +11,11 @@ from tools.labfleet import LabFleet, LabOptions, image, missing
 from tools.labfleet.fleet import CACHE
 
 
+def lab_name(letter: str) -> str:
+    """A name that no other test run on this machine uses."""
+    return f"t{os.getpid():x}{letter}"
+
+
 def why_not() -> str:
     """Why there can be no lab here, and what to do; empty: there can."""
     if lacks := missing():
@@ -33,5 +38,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[LabFleet]:
     """Three running nodes."""
-    with LabFleet.create(3, name=f"t{os.getpid() % 0xFFFFFF:x}") as fleet:
+    with LabFleet.create(3, name=lab_name("s")) as fleet:
         yield fleet

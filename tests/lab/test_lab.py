@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.lab.conftest import lab_name
 from tools.labfleet import LabError, LabFleet, LabOptions, NodeState, cgroup, cli, host
 from tools.labfleet.fleet import CACHE
 
@@ -175,22 +176,22 @@ def test_node_documents_fit_the_schema(lab: LabFleet, capsys: pytest.CaptureFixt
 
 def test_a_lab_that_is_closed_leaves_nothing() -> None:
     before = interfaces(), mounts()
-    lab = LabFleet.create(2, name="tclose")
+    lab = LabFleet.create(2, name=lab_name("c"))
     assert interfaces() > before[0]
     lab.power_cut("2")
     lab.close()
     lab.close()
     assert (interfaces(), mounts()) == before
     assert not lab.folder.exists()
-    assert not cgroup.group("tclose").exists()
+    assert not cgroup.group(lab_name("c")).exists()
 
 
 def test_a_lab_that_cannot_be_made_leaves_nothing() -> None:
     before = interfaces(), mounts()
     with pytest.raises(LabError, match="absent"):
-        LabFleet.create(1, name="tfail", options=LabOptions(nvml="/absent"))
+        LabFleet.create(1, name=lab_name("f"), options=LabOptions(nvml="/absent"))
     assert (interfaces(), mounts()) == before
-    assert not (CACHE / "tfail").exists()
+    assert not (CACHE / lab_name("f")).exists()
 
 
 def test_the_lab_of_a_killed_process_is_taken_down_by_the_next_one() -> None:
@@ -198,7 +199,7 @@ def test_the_lab_of_a_killed_process_is_taken_down_by_the_next_one() -> None:
     script = (
         "import os, signal, sys\n"
         "from tools.labfleet import LabFleet\n"
-        "LabFleet.create(1, name='torphan')\n"
+        f"LabFleet.create(1, name={lab_name('o')!r})\n"
         "print('up', flush=True)\n"
         "signal.pause()\n"
     )
@@ -208,23 +209,23 @@ def test_the_lab_of_a_killed_process_is_taken_down_by_the_next_one() -> None:
         assert maker.stdout is not None
         assert maker.stdout.readline() == "up\n"
         os.kill(maker.pid, signal.SIGKILL)
-    assert cgroup.populated(cgroup.group("torphan")), "the node should outlive its maker"
-    with LabFleet.create(1, name="tnext"):
-        assert not cgroup.group("torphan").exists()
-        assert not (CACHE / "torphan").exists()
+    assert cgroup.populated(cgroup.group(lab_name("o"))), "the node should outlive its maker"
+    with LabFleet.create(1, name=lab_name("n")):
+        assert not cgroup.group(lab_name("o")).exists()
+        assert not (CACHE / lab_name("o")).exists()
     assert (interfaces(), mounts()) == before
 
 
 def test_nodes_load_the_stand_in_nvml_library_by_the_real_ones_name(tmp_path: Path) -> None:
     (tmp_path / "nvml.c").write_text("int nvmlInit_v2(void) { return 42; }\n")
-    with LabFleet.create(1, name="tnvml", options=LabOptions(nvml=str(tmp_path))) as lab:
+    with LabFleet.create(1, name=lab_name("g"), options=LabOptions(nvml=str(tmp_path))) as lab:
         load = "import ctypes; print(ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())"
         assert lab.ssh("1", f'python3 -c "{load}"').stdout == "42\n"
 
 
 def test_two_labs_side_by_side_share_nothing(lab: LabFleet) -> None:
-    with LabFleet.create(1, name="tside") as side:
+    with LabFleet.create(1, name=lab_name("d")) as side:
         assert side.nodes[0].address.rpartition(".")[0] != lab.nodes[0].address.rpartition(".")[0]
         with pytest.raises(LabError, match="is there already"):
-            LabFleet.create(1, name="tside")
+            LabFleet.create(1, name=lab_name("d"))
     assert all(lab.state(name) is NodeState.ON for name in lab.names)
