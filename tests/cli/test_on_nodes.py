@@ -247,3 +247,50 @@ def test_the_page_tells_metrics_and_status(live: Live, tmp_path: Path) -> None:
             status = json.load(answer)
     assert 'reconcile_placement_info{health="Healthy"' in text
     assert {p["health"] for p in status["placements"]} == {"Healthy"}
+
+
+# --- On a terminal ----------------------------------------------------------------------------
+
+
+def on_a_terminal(repo: FleetRepo, folder: Path, answer: bytes, *args: str) -> tuple[int, str]:
+    """Run `reconcile` with a terminal at both ends, and type `answer` when it asks."""
+    import pty
+
+    argv = [sys.executable, "-m", "reconciler.cli", "--repo", str(repo.folder), *args]
+    env = {**os.environ, "RECONCILE_CACHE_DIR": str(folder / "cache"), "TERM": "xterm"}
+    main_end, child_end = pty.openpty()
+    process = subprocess.Popen(
+        argv, stdin=child_end, stdout=child_end, stderr=child_end, cwd=ROOT, env=env
+    )
+    os.close(child_end)
+    said = b""
+    asked = False
+    try:
+        while True:
+            try:
+                said += os.read(main_end, 4096)
+            except OSError:
+                break
+            if not asked and b"[y/N]" in said:
+                asked = True
+                os.write(main_end, answer)
+        return process.wait(60), said.decode(errors="replace")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(main_end)
+
+
+def test_on_a_terminal_the_plan_is_shown_once_and_nothing_is_done_without_a_yes(
+    cli: Cli, live: Live, tmp_path: Path
+) -> None:
+    repo, _ = live
+    code, said = on_a_terminal(repo, tmp_path, b"n\n")
+    assert "Apply this plan?" in said
+    assert code != 0
+    plan = cli("--dry-run", "-o", "json", repo=repo).json
+    assert plan["summary"]["start"] == 5
+    code, said = on_a_terminal(repo, tmp_path, b"y\n", "--wait", "--timeout", "60s")
+    assert (code, said.count("Plan: 5 to start")) == (0, 1), said
+    assert "everything is ready" in said
