@@ -30,7 +30,7 @@ def start(
     group: str,
     limits: Limits = (),
 ) -> Process:
-    """Run `argv` in `folder`, output appended to `<name>.log` there. OSError: it was not executed."""
+    """Run `argv` in `folder`, output appended to `<name>.log`. OSError: it was not executed."""
     log = os.open(
         os.path.join(folder, name + ".log"),
         os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW,

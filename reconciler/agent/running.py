@@ -222,7 +222,7 @@ class Running:
         self._up.end(ending, CRASH_GRACE_S)
 
     def _gpu_indices(self, command: Command) -> Optional[List[int]]:
-        """GPU indices in the spec's order, looked up now: after a reboot or a dead GPU they shift."""
+        """GPU indices in the spec's order, looked up now: a reboot or a dead GPU shifts them."""
         if not command.gpu_env:
             return []
         if self._indices is None:

@@ -1,4 +1,4 @@
-"""The agent's answers read as the types that the reconciler knows, and its refusals have their codes."""
+"""The agent's answers read as the types that the reconciler knows; refusals have their codes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_was_not_asked_for_is_unknown_not_empty(node: Node) -> None:
         ('{"id": 1, "op": "reboot"}', "unknown-op"),
         ('{"id": 1, "op": "observe", "parts": ["moon"]}', "bad-request"),
         ('{"id": 1, "op": "logs", "launch": "../../etc"}', "not-found"),
-        ('{"id": 1, "op": "lease", "fleet": "../x", "owner": "a", "action": "acquire"}', "bad-request"),
+        ('{"op": "lease", "fleet": "../x", "owner": "a", "action": "acquire"}', "bad-request"),
     ],
 )  # fmt: skip
 def test_a_request_that_cannot_be_understood_is_answered(node: Node, line: str, code: str) -> None:

@@ -1,4 +1,4 @@
-"""How the agent comes to a node: one line, the file by its content hash, and words where it cannot."""
+"""How the agent comes to a node: one line, a file by its content hash, words where it cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_package_holds_the_whole_agent_and_pynvml_and_nothing_else() -> None
 
 
 def test_the_agent_names_the_version_of_the_product() -> None:
-    assert reconciler.agent.VERSION == reconciler.__version__
+    assert reconciler.__version__ == reconciler.agent.VERSION
 
 
 def test_the_command_means_the_same_to_every_shell() -> None:

@@ -1,4 +1,4 @@
-"""Only the holder of the living lease, under its current epoch, may act; the node itself sees to it."""
+"""Only the holder of the living lease may act, under its current epoch; the node sees to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What survives and what is ended: SIGKILL of the supervisor, the engine, a sidecar, a grandchild."""
+"""What survives and what is ended: SIGKILL of supervisor, engine, sidecar and grandchild."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ TREE = textwrap.dedent(
     EXIT
     """
 )
-"""A tree of six: plain, own session, own group, daemonised, daemonised with its environment cleared;
-all of them ignore TERM."""
+"""A tree of six: plain, own session, own group, daemonised, daemonised with its environment
+cleared; all of them ignore TERM."""
 
 
 def tree(specs: Specs, launch: str, then: str = "time.sleep(600)", **changes: object) -> Json:

@@ -1,0 +1,137 @@
+/* A stand-in for libnvidia-ml.so.1: what pynvml asks, answered from a file that a test writes.
+ *
+ * The file `gpus` beside the library: each line is one GPU, `uuid state pid,pid,... used_mib`, where
+ * state is ok, lost (known by its handle, lost when asked), fallen (no handle at all) or hangs.
+ * The structures are those of NVML 12 (nvml.h), as pynvml declares them. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OK = 0, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, TOO_SMALL = 7 };
+enum { MAX_GPUS = 16, MAX_PIDS = 8 };
+
+struct gpu { char uuid[80]; char state[16]; unsigned pids[MAX_PIDS]; unsigned count; unsigned used_mib; };
+struct memory { unsigned long long total, free, used; };
+struct process { unsigned pid; unsigned long long used; unsigned instance, compute; };
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+static struct gpu gpus[MAX_GPUS];
+static unsigned count;
+
+static int load(void)
+{
+    Dl_info own;
+    char path[4096], pids[256];
+    FILE *file = NULL;
+    if (dladdr((void *)load, &own)) {
+        snprintf(path, sizeof path, "%s", own.dli_fname);
+        char *slash = strrchr(path, '/');
+        snprintf(slash ? slash + 1 : path, sizeof path - 256, "gpus");
+        file = fopen(path, "r");
+    }
+    if (!file)
+        return DRIVER_NOT_LOADED;
+    count = 0;
+    while (count < MAX_GPUS) {
+        struct gpu *gpu = &gpus[count];
+        memset(gpu, 0, sizeof *gpu);
+        if (fscanf(file, "%79s %15s %255s %u", gpu->uuid, gpu->state, pids, &gpu->used_mib) != 4)
+            break;
+        for (char *part = strtok(pids, ","); part && gpu->count < MAX_PIDS; part = strtok(NULL, ","))
+            if (atoi(part) > 0)
+                gpu->pids[gpu->count++] = (unsigned)atoi(part);
+        count++;
+    }
+    fclose(file);
+    return OK;
+}
+
+static int is(const struct gpu *gpu, const char *state) { return strcmp(gpu->state, state) == 0; }
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return load(); }
+int nvmlInit_v2(void) { return load(); }
+int nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(int code) { return code == GPU_IS_LOST ? "GPU is lost" : "error"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "570.00"); return OK; }
+int nvmlSystemGetCudaDriverVersion(int *version) { *version = 12080; return OK; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return OK; }
+
+int nvmlDeviceGetCount_v2(unsigned *found)
+{
+    int code = load();
+    *found = count;
+    return code;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **handle)
+{
+    if (is(&gpus[index], "fallen"))
+        return GPU_IS_LOST;
+    *handle = &gpus[index];
+    return OK;
+}
+
+int nvmlDeviceGetUUID(struct gpu *gpu, char *text, unsigned size)
+{
+    snprintf(text, size, "%s", gpu->uuid);
+    return OK;
+}
+
+int nvmlDeviceGetName(struct gpu *gpu, char *text, unsigned size)
+{
+    (void)gpu;
+    snprintf(text, size, "NVIDIA H100 80GB HBM3");
+    return OK;
+}
+
+int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci *pci)
+{
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", (unsigned)(gpu - gpus) + 1);
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *memory)
+{
+    if (is(gpu, "hangs"))
+        for (;;)
+            pause();
+    if (is(gpu, "lost"))
+        return GPU_IS_LOST;
+    memory->total = 81559ULL << 20;
+    memory->used = (unsigned long long)gpu->used_mib << 20;
+    memory->free = memory->total - memory->used;
+    return OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *gpu, unsigned *found, struct process *list)
+{
+    if (*found < gpu->count) {
+        *found = gpu->count;
+        return gpu->count ? TOO_SMALL : OK;
+    }
+    for (unsigned i = 0; i < gpu->count; i++) {
+        memset(&list[i], 0, sizeof list[i]);
+        list[i].pid = gpu->pids[i];
+        list[i].used = (unsigned long long)gpu->used_mib << 20;
+    }
+    *found = gpu->count;
+    return OK;
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct gpu *gpu, unsigned *found, struct process *list)
+{
+    (void)gpu, (void)found, (void)list;
+    return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, int *major, int *minor)
+{
+    (void)gpu;
+    *major = 9;
+    *minor = 0;
+    return OK;
+}

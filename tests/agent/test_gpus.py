@@ -1,0 +1,200 @@
+"""GPUs through the real pynvml, over a stand-in of the driver's library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reconciler.core.codec import from_json
+from reconciler.core.observed import GpusPart, NodeAnswer
+from tests.agent.harness import Json, Node, Refused, Specs, gone, poll
+
+UUIDS = [f"GPU-0000000{n}-1111-2222-3333-444444444444" for n in range(8)]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in `libnvidia-ml.so.1`."""
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).parent / "nvml" / "nvml.c"
+    target = folder / "libnvidia-ml.so.1"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", str(target), str(source), "-ldl"], check=True)
+    return target
+
+
+class GpuNode:
+    """A node with eight GPUs, each described by a line of the stand-in's file."""
+
+    def __init__(self, node: Node, library: Path) -> None:
+        self.node = node
+        folder = node.folder / "driver"
+        folder.mkdir()
+        shutil.copy(library, folder)
+        self.file = folder / "gpus"
+        self.lines = [f"{uuid} ok 0 0" for uuid in UUIDS]
+        node.env["LD_LIBRARY_PATH"] = str(folder)
+        self.write()
+
+    def set(self, index: int, state: str = "ok", pids: str = "0", used_mib: int = 0) -> None:
+        self.lines[index] = f"{UUIDS[index]} {state} {pids} {used_mib}"
+        self.write()
+
+    def write(self) -> None:
+        part = self.file.with_suffix(".part")
+        part.write_text("\n".join(self.lines) + "\n")
+        part.rename(self.file)
+
+    def look(self, deadline_s: float = 20.0) -> GpusPart:
+        answer = self.node.ask("observe", parts=["gpus", "shards"], deadline_s=deadline_s)
+        return from_json(NodeAnswer, answer).gpus
+
+
+@pytest.fixture
+def gpus(make_node: Callable[[], Node], library: Path) -> GpuNode:
+    return GpuNode(make_node(), library)
+
+
+def on_gpu(spec: Json, *uuids: str) -> Json:
+    """The spec with these GPUs, by NVML; the command is told their indices."""
+    spec["gpu_source"] = "nvml"
+    spec["places"][0]["gpus"] = list(uuids)
+    spec["commands"][-1]["gpu_env"] = ["CUDA_VISIBLE_DEVICES"]
+    return spec
+
+
+def test_a_node_without_a_driver_has_no_gpus_and_no_error(node: Node) -> None:
+    part = from_json(NodeAnswer, node.ask("observe")).gpus
+    assert part == GpusPart()
+
+
+def test_eight_gpus_are_seen(gpus: GpuNode) -> None:
+    part = gpus.look()
+    assert part.error == ""
+    assert (part.driver, part.cuda) == ("570.00", "12.8")
+    assert [gpu.uuid for gpu in part.items] == UUIDS
+    assert [gpu.index for gpu in part.items] == list(range(8))
+    first = part.items[0]
+    assert (first.capability, first.memory_mib, first.used_mib, first.error) == (
+        "9.0",
+        81559,
+        0,
+        "",
+    )
+
+
+def test_a_strangers_process_is_told_with_user_and_memory(gpus: GpuNode) -> None:
+    gpus.set(3, pids=str(os.getpid()), used_mib=1234)
+    (process,) = gpus.look().items[3].processes
+    assert (process.pid, process.used_mib, process.launch) == (os.getpid(), 1234, "")
+    assert process.user
+    assert process.name
+
+
+def test_a_process_of_a_launch_is_told_as_its_own(gpus: GpuNode) -> None:
+    gpus.node.start(on_gpu(Specs(gpus.node).shell("job-0-aaaaa", ["sleep", "60"]), UUIDS[2]))
+    (pid,) = gpus.node.until("job-0-aaaaa", lambda s: s["pids"] != [])["pids"]
+    gpus.set(2, pids=str(pid), used_mib=70000)
+    (process,) = gpus.look().items[2].processes
+    assert process.launch == "job-0-aaaaa"
+
+
+@pytest.mark.parametrize("state", ["lost", "fallen"])
+def test_a_lost_gpu_is_there_with_its_error_and_the_others_are_well(
+    gpus: GpuNode, state: str
+) -> None:
+    gpus.set(5, state)
+    part = gpus.look()
+    assert part.error == ""
+    assert len(part.items) == 8
+    assert part.items[5].error == "lost"
+    assert [gpu.error for gpu in part.items if gpu.index != 5] == [""] * 7
+
+
+def test_a_gpu_that_hangs_is_unknown_and_does_not_hold_up_the_look(gpus: GpuNode) -> None:
+    gpus.look()
+    gpus.set(7, "hangs")
+    started = time.monotonic()
+    part = gpus.look(deadline_s=3)
+    assert time.monotonic() - started < 3
+    assert "did not answer within" in part.items[7].error
+    assert [gpu.error for gpu in part.items[:7]] == [""] * 7
+    # Until it is asked again nothing is known, and that is not "no GPUs".
+    again = gpus.look(deadline_s=3)
+    assert again.items == ()
+    assert "hung before" in again.error
+
+
+def test_a_hung_probe_is_ended(gpus: GpuNode) -> None:
+    gpus.look()
+    gpus.set(0, "hangs")
+    assert "did not answer" in gpus.look(deadline_s=3).items[0].error
+
+    def hung() -> list[str]:
+        found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        own = [line for line in found.stdout.splitlines() if str(gpus.node.root) in line]
+        return [line for line in own if line.endswith("probe nvml")]
+
+    poll(hung, lambda lines: lines == [])
+
+
+def test_a_launch_gets_the_indices_of_its_uuids_at_start(gpus: GpuNode) -> None:
+    # The record names UUIDs; since it was planned the numbering has shifted.
+    gpus.lines = [gpus.lines[n] for n in (3, 1, 2, 0, 4, 5, 6, 7)]
+    gpus.write()
+    script = "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER; exit 3"
+    spec = on_gpu(Specs(gpus.node).shell("job-0-aaaaa", ["sh", "-c", script]), UUIDS[0], UUIDS[1])
+    gpus.node.start(spec)
+    assert gpus.node.ended("job-0-aaaaa")["log_tail"] == ["3,1 PCI_BUS_ID"]
+
+
+@pytest.mark.parametrize(
+    ("index", "state", "pids", "used_mib", "finding"),
+    [
+        (1, "ok", "own", 500, f"GPU {UUIDS[1]} is held by a stranger: pid"),
+        (1, "ok", "0", 70000, f"GPU {UUIDS[1]} has 70000 MiB in use by processes that cannot"),
+        (1, "lost", "0", 0, f"GPU {UUIDS[1]}: lost"),
+        (1, "fallen", "0", 0, f"GPU {UUIDS[1]} is not on this node"),
+        (1, "hangs", "0", 0, f"GPU {UUIDS[1]}: nvml did not answer"),
+    ],
+)
+def test_a_gpu_that_is_not_seen_free_is_not_given(
+    gpus: GpuNode, index: int, state: str, pids: str, used_mib: int, finding: str
+) -> None:
+    gpus.set(index, state, str(os.getpid()) if pids == "own" else pids, used_mib)
+    spec = on_gpu(Specs(gpus.node).shell("job-0-aaaaa", ["sleep", "60"]), UUIDS[1])
+    with pytest.raises(Refused) as refused:
+        gpus.node.start(spec)
+    assert refused.value.code == "preflight"
+    assert finding in refused.value.message
+    if state != "hangs":
+        # Its neighbours are given all the same.
+        other = on_gpu(Specs(gpus.node).shell("job-1-aaaaa", ["sleep", "60"]), UUIDS[2])
+        assert gpus.node.start(other) == "started"
+
+
+def test_a_gpu_that_goes_between_preflight_and_start_reads_preflight(gpus: GpuNode) -> None:
+    """The supervisor looks by itself: what it cannot find is never taken for a neighbour."""
+    node = gpus.node
+    spec = on_gpu(Specs(node).shell("job-0-aaaaa", ["sleep", "60"]), UUIDS[6])
+    sidecar = {"name": "side", "argv": ["sleep", "600"], "env": {}, "gpu_env": []}
+    spec["commands"].insert(0, sidecar)
+    spec["commands"][1]["wait_for"] = {"host": node.address, "port": 29_999}
+    node.start(spec)
+    (side,) = node.until("job-0-aaaaa", lambda s: s["pids"] != [])["pids"]
+    gpus.set(6, "fallen")
+    import socket
+
+    with socket.socket() as leader:
+        leader.bind((node.address, 29_999))
+        leader.listen()
+        shard = node.ended("job-0-aaaaa")
+    assert shard["exit"]["kind"] == "preflight"
+    assert f"GPU {UUIDS[6]} is not on this node" in shard["exit"]["message"]
+    assert gone(side)
