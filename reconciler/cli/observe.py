@@ -20,6 +20,7 @@ def observe(ctx: click.Context, repo: str | None, ref: str | None) -> int:
     """
     from reconciler.core.codec import to_json
     from reconciler.loop.offline import OBSERVATION
+    from reconciler.report.clean import cleaned
 
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory()
@@ -29,7 +30,7 @@ def observe(ctx: click.Context, repo: str | None, ref: str | None) -> int:
             "format_version": OBSERVATION,
             "observed_at": utc_now(),
             "revision": str(desired.revision),
-            "observed": to_json(observed),
+            "observed": cleaned(to_json(observed)),
         }
     )
     silent = sorted(name for name, look in observed.nodes.items() if look.answer is None)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from reconciler.core.codec import to_json
+from reconciler.report.clean import cleaned
 from reconciler.report.events import Event
 
 LIMIT = 10_000
@@ -33,7 +34,8 @@ class EventSink:
 
     def put(self, events: Iterable[Event], *, at: str) -> None:
         """Never blocks for longer than it takes to append."""
-        lines = [json.dumps({"at": at, **to_json(event)}, ensure_ascii=False) for event in events]
+        data = [{"at": at, **cleaned(to_json(event))} for event in events]
+        lines = [json.dumps(one, ensure_ascii=False) for one in data]
         with self._ready:
             for line in lines:
                 if len(self._queue) == self._queue.maxlen:

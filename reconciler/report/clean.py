@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 MASK = "(sensitive)"
 
@@ -23,13 +24,23 @@ _TELLING = re.compile(
 )
 """Names whose values are secrets. `tokenizer`, `max-tokens` and `pad_token_id` are not."""
 
+_SHAPES = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,}"
+    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----|(?<=://)[^/@:\s]{1,64}:[^/@\s]{1,128}(?=@)"
+)
+"""Prefixes that issuers publish for secret scanners, and passwords in URLs: an engine's last log
+lines may hold one, and no field's name tells."""
+
 _KEEP = frozenset("\t")
 _BREAKING = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
 
 
 def printable(text: str) -> str:
-    """`text` on one line: what could move a cursor or reorder what is read shows as an escape."""
+    """`text` on one line, as it may be shown: without what has the shape of a secret, and with an
+    escape for whatever could move a cursor or reorder what is read."""
+    text = _SHAPES.sub(MASK, text)
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _harmless(c) else _escaped(c) for c in text)
@@ -41,6 +52,17 @@ def _harmless(char: str) -> bool:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+def cleaned(data: Any) -> Any:
+    """JSON as it may be given out: every text without what has the shape of a secret."""
+    if isinstance(data, str):
+        return _SHAPES.sub(MASK, data)
+    if isinstance(data, Mapping):
+        return {key: cleaned(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [cleaned(value) for value in data]
+    return data
 
 
 def shortened(text: str, limit: int = LONGEST_VALUE) -> str:

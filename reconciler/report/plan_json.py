@@ -11,13 +11,13 @@ from typing import Any
 
 from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Seat
 from reconciler.core.codec import to_json
-from reconciler.report.clean import masked, sensitive
+from reconciler.report.clean import cleaned, masked, sensitive
 from reconciler.report.words import ACTIONS
 
 
 def plan_json(plan: Plan, *, observed_at: str) -> dict[str, Any]:
     """The published form. `observed_at`: RFC 3339 time of the look, empty for none."""
-    return {
+    data: dict[str, Any] = {
         "format_version": plan.format_version,
         "revision": str(plan.revision),
         "observed_at": observed_at,
@@ -29,6 +29,7 @@ def plan_json(plan: Plan, *, observed_at: str) -> dict[str, Any]:
         "capacity": [to_json(c) for c in plan.capacity],
         "warnings": list(plan.warnings),
     }
+    return {key: cleaned(value) for key, value in data.items()}
 
 
 def _change(change: Change) -> dict[str, Any]:

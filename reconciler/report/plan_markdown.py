@@ -19,6 +19,7 @@ from reconciler.report.words import (
     summary_words,
     waits_words,
     where,
+    why_words,
 )
 
 LONGEST = 60_000
@@ -75,7 +76,7 @@ def _row(change: Change, plan: Plan) -> str:
         f"`{change.symbol.value}`",
         _cell(change.address),
         VERBS[change.symbol],
-        _cell(": ".join(w for w in (change.verdict, change.reason) if w)),
+        _cell(why_words(change)),
         _cell(where(change)),
         _cell(meanwhile),
     ]

@@ -17,6 +17,7 @@ from reconciler.report.words import (
     summary_words,
     waits_words,
     where,
+    why_words,
 )
 
 _INDENT = " " * 8
@@ -54,7 +55,7 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
 
 def _change(change: Change, plan: Plan) -> Iterator[str]:
     head = f"  {change.symbol.value:<3} {printable(change.address)}: {VERBS[change.symbol]}"
-    why = ": ".join(w for w in (change.verdict, printable(change.reason)) if w)
+    why = printable(why_words(change))
     yield f"{head}; {why}" if why else head
     for field in change.changes:
         before = _value(field.path, field.before)
@@ -64,7 +65,7 @@ def _change(change: Change, plan: Plan) -> Iterator[str]:
     if cost := cost_words(change, plan.capacity):
         yield f"{_INDENT}meanwhile: {printable(cost)}"
     if waits := waits_words(change):
-        yield f"{_INDENT}waits: {printable(waits)}"
+        yield f"{_INDENT}not yet: {printable(waits)}"
 
 
 def _value(path: str, value: str) -> str:

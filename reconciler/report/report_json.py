@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reconciler.core.codec import to_json
-from reconciler.report.clean import masked
+from reconciler.report.clean import cleaned, masked
 from reconciler.report.passreport import PassReport, PlacementStatus
 from reconciler.report.plan_json import plan_json
 
@@ -17,14 +17,14 @@ def report_json(report: PassReport) -> dict[str, Any]:
         **status_json(report),
         "exit_code": report.exit_code,
         "plan": plan,
-        "steps": [to_json(step) for step in report.steps],
+        "steps": cleaned([to_json(step) for step in report.steps]),
         "durations_s": dict(report.durations_s),
     }
 
 
 def status_json(report: PassReport) -> dict[str, Any]:
     """What `reconcile status --output json` prints."""
-    return {
+    data: dict[str, Any] = {
         "format_version": report.format_version,
         "owner": report.owner,
         "observed_at": report.observed_at,
@@ -35,6 +35,7 @@ def status_json(report: PassReport) -> dict[str, Any]:
         "nodes": [to_json(n) for n in report.nodes],
         "notes": list(report.notes),
     }
+    return {key: cleaned(value) for key, value in data.items()}
 
 
 def _placement(placement: PlacementStatus) -> dict[str, Any]:

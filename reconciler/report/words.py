@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from reconciler.core.changes import Capacity, Change, Seat, Summary, Symbol
 from reconciler.core.model import Revision
+from reconciler.core.verdict import Verdict
 
 SHORT_COMMIT = 10
 
@@ -82,6 +83,12 @@ def cost_words(change: Change, capacity: Sequence[Capacity]) -> str:
     if change.load_minutes:
         said.append(f"loads in about {change.load_minutes} min")
     return "; ".join(said)
+
+
+def why_words(change: Change) -> str:
+    """`stale: another profile than its placement's`; that all is well is no reason for a change."""
+    verdict = "" if change.verdict == Verdict.MATCHING.value else change.verdict
+    return ": ".join(word for word in (verdict, change.reason) if word)
 
 
 def waits_words(change: Change) -> str:

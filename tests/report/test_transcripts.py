@@ -9,6 +9,7 @@ import pytest
 from reconciler.core.changes import Change, Hold, Plan, Reason, Symbol
 from reconciler.core.model import Revision
 from reconciler.report.clean import masked, masked_argv, printable, sensitive, shortened
+from reconciler.report.plan_json import plan_json
 from reconciler.report.plan_markdown import LONGEST, plan_markdown
 from reconciler.report.plan_text import plan_text
 from tests.report.samples import GOLDEN, full_plan, transcripts
@@ -101,6 +102,26 @@ def test_a_secret_after_its_flag_is_masked_in_both_spellings() -> None:
         "1",
     )
     assert masked("args[1]", "'--api-key=s3cret'") == "--api-key=(sensitive)"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hf_" + "a" * 30,
+        "ghp_" + "b" * 30,
+        "sk-" + "c" * 30,
+        "AKIA" + "D" * 16,
+        "user:pass@",
+    ],
+)
+def test_what_has_the_shape_of_a_secret_is_cut_out_of_any_text(secret: str) -> None:
+    text = f"log: https://{secret}host" if "@" in secret else f"log: {secret} end"
+    shown = secret.removesuffix("@")
+    assert shown not in printable(text)
+    hold = Hold("replica a-0", Reason.START_FAILED, text)
+    plan = Plan(Revision("a" * 40), holds=(hold,), warnings=(text,))
+    for said in (plan_text(plan), plan_markdown(plan), json.dumps(plan_json(plan, observed_at=""))):
+        assert shown not in said
 
 
 def test_marks_that_reorder_text_are_shown_as_escapes() -> None:
