@@ -189,7 +189,8 @@ class Supervisor:
         pauses = [TURN_S]
         if self.running is not None:
             pauses.append(self.running.pause(now))
-            if self.probe is None and self.running.serving:
+            asked = self.spec is not None and self.spec.health is not None
+            if self.probe is None and asked and self.running.serving:
                 pauses.append(self._next_probe - now)
         return max(0.001, min(pauses))
 
