@@ -216,13 +216,6 @@ def test_the_lab_of_a_killed_process_is_taken_down_by_the_next_one() -> None:
     assert (interfaces(), mounts()) == before
 
 
-def test_nodes_load_the_stand_in_nvml_library_by_the_real_ones_name(tmp_path: Path) -> None:
-    (tmp_path / "nvml.c").write_text("int nvmlInit_v2(void) { return 42; }\n")
-    with LabFleet.create(1, name=lab_name("g"), options=LabOptions(nvml=str(tmp_path))) as lab:
-        load = "import ctypes; print(ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())"
-        assert lab.ssh("1", f'python3 -c "{load}"').stdout == "42\n"
-
-
 def test_two_labs_side_by_side_share_nothing(lab: LabFleet) -> None:
     with LabFleet.create(1, name=lab_name("d")) as side:
         assert side.nodes[0].address.rpartition(".")[0] != lab.nodes[0].address.rpartition(".")[0]

@@ -43,22 +43,24 @@ Json = dict[str, Any]
 class World:
     """One owner that looks at the lab and acts on it."""
 
-    def __init__(self, lab: LabFleet, home: Path, mode: str) -> None:
+    def __init__(
+        self, lab: LabFleet, home: Path, mode: str = "plain", source: str = "declared"
+    ) -> None:
         self.lab = lab
-        nodes = {node.name: self._node(node.name, mode) for node in lab.nodes}
+        nodes = {node.name: self._node(node.name, mode, source) for node in lab.nodes}
         fleet = Fleet(name="lab", id=FLEET_ID, mode=mode, observe_timeout_s=OBSERVE_S)
         self.desired = Desired(Revision("0" * 40), fleet, nodes, {"chat": Model("chat")})
         settings = PoolSettings(user="root", home=home, retry_base_s=0.1, retry_cap_s=0.2)
         self.pool = NodePool(owner="tester", settings=settings)
         self._ports = iter(range(20000, 29000))
 
-    def _node(self, name: str, mode: str) -> Node:
+    def _node(self, name: str, mode: str, source: str) -> Node:
         node = self.lab.node(name)
         return Node(
             name=node.name,
             address=node.address,
             pool="lab",
-            gpus=GpuInventory(klass="lab", count=8, source="declared"),
+            gpus=GpuInventory(klass="lab", count=8, source=source),
             ssh=NodeSsh(
                 user=node.user,
                 port=node.port,
@@ -137,9 +139,9 @@ class World:
             start_timeout_s=120,
         )
 
-    def spec(self, node: str, placement: str, *args: str, launch: str = "") -> tuple[str, Json]:
+    def spec(self, node: str, placement: str, *args: str, gpu: str = "") -> tuple[str, Json]:
         """(launch, fields of the start request) of the placement's only replica, on `node`."""
-        launch = launch or f"{placement}-0-aaaaa"
+        launch = f"{placement}-0-aaaaa"
         profile = self._profile(placement, args)
         wanted = Placement(placement, placement, nodes=(node,))
         desired = replace(
@@ -151,7 +153,7 @@ class World:
             desired=desired,
             placement=wanted,
             resolved=resolved,
-            seats=[Seat(node, (f"{node}-gpu-{port % 8}",))],
+            seats=[Seat(node, (gpu or f"{node}-gpu-{port % 8}",))],
             ports={"http": port},
             replica=f"{placement}-0",
             ordinal=0,

@@ -5,7 +5,9 @@ they cannot show: transient units, another boot id, a cut power line, a full dis
 how to use it; nothing of the product imports it.
 """
 
-from tools.labfleet.fleet import LabFleet, LabNode, LabOptions, NodeState
+from tools.labfleet.fleet import LabFleet, NodeState
 from tools.labfleet.host import LabError, missing
+from tools.labfleet.nvml import LabGpu
+from tools.labfleet.record import LabNode, LabOptions
 
-__all__ = ["LabError", "LabFleet", "LabNode", "LabOptions", "NodeState", "missing"]
+__all__ = ["LabError", "LabFleet", "LabGpu", "LabNode", "LabOptions", "NodeState", "missing"]

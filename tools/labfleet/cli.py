@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from tools.labfleet import host, image
-from tools.labfleet.fleet import CACHE, LabFleet, LabOptions, all_labs
+from tools.labfleet import host, image, nvml
+from tools.labfleet.fleet import CACHE, LabFleet, all_labs
+from tools.labfleet.record import LabOptions
 
 Verb = Callable[[LabFleet, argparse.Namespace], None]
 
@@ -43,7 +44,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--suite", default="bookworm", help="Debian suite of the nodes")
         sub.add_argument("--package", action="append", default=[], help="one more package in them")
     up.add_argument("--disk-mib", type=int, default=LabOptions.disk_mib)
-    up.add_argument("--nvml", default="", help="folder of the stand-in NVML library's source")
+    up.add_argument(
+        "--nvml",
+        nargs="?",
+        default="",
+        const=str(nvml.SOURCE),
+        help="give the nodes eight GPUs by the stand-in NVML library (of this source folder)",
+    )
 
     down = verbs.add_parser("down", help="take the lab down, also what a crash left of it")
     down.add_argument("--all", action="store_true", help="all labs of this checkout")
@@ -70,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     fill = _verb(verbs, "fill", "fill its disk", _fill)
     fill.add_argument("--leave-kib", type=int, default=0)
     _verb(verbs, "unfill", "give the space back", lambda lab, a: lab.unfill(a.node))
+    gpu = _verb(verbs, "gpu", "what the stand-in NVML shows of one GPU", _gpu)
+    gpu.add_argument("index", type=int)
+    gpu.add_argument("state", choices=nvml.STATES)
+    gpu.add_argument("--pid", type=int, action="append", default=[], help="a process on it")
+    gpu.add_argument("--used-mib", type=int, default=0)
     return parser
 
 
@@ -159,6 +171,11 @@ def _power_cut(lab: LabFleet, args: argparse.Namespace) -> None:
 
 def _fill(lab: LabFleet, args: argparse.Namespace) -> None:
     print(f"{lab.fill(args.node, leave_kib=args.leave_kib)} KiB taken")
+
+
+def _gpu(lab: LabFleet, args: argparse.Namespace) -> None:
+    changes = {"state": args.state, "pids": tuple(args.pid), "used_mib": args.used_mib}
+    print(lab.set_gpu(args.node, args.index, **changes).uuid)
 
 
 def _timed(act: Callable[[str], float], node: str) -> None:

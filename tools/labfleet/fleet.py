@@ -1,32 +1,30 @@
 """The lab: some nodes on one bridge, made, handled and taken down as one.
 
-Everything it makes is found again from its folder alone (record, cgroup, mounts, bridge with the
-lab's mark), so a lab whose maker was killed is taken down like any other.
+Everything it makes is found again from its folder alone (record, cgroup, mounts, the bridge's
+name), so a lab whose maker was killed is taken down like any other.
 """
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from tools.labfleet import cgroup, image, net, nvml
-from tools.labfleet.host import PATH, LabError, missing, run, start_time, wait_for
+from tools.labfleet import cgroup, image, login, net, nvml, record
+from tools.labfleet.host import LabError, missing, run, start_time, wait_for
 from tools.labfleet.machine import Machine
+from tools.labfleet.nvml import LabGpu
+from tools.labfleet.record import LabNode, LabOptions
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "lab"
 
@@ -37,33 +35,7 @@ MAX_NODES = 200
 MIN_DISK_MIB = 16
 
 BOOT_TIMEOUT_S = 60
-"""A boot takes about 1.3 s; on a machine that does much else, many times that."""
-
-
-@dataclass(frozen=True)
-class LabOptions:
-    """What the nodes of a lab are like."""
-
-    suite: str = "bookworm"
-    packages: tuple[str, ...] = ()
-    """Further Debian packages; another set makes another image."""
-    disk_mib: int = 256
-    """Size of each node's own disk."""
-    nvml: str = ""
-    """Folder of the stand-in NVML library's source; empty: nodes have no NVML."""
-
-
-@dataclass(frozen=True)
-class LabNode:
-    """What a Node document needs to say about one lab node."""
-
-    name: str
-    address: str
-    host_key: str
-    machine_id: str
-    identity_file: str
-    user: str = "root"
-    port: int = 22
+"""A boot takes half a second; on a machine that does much else, many times that."""
 
 
 class NodeState(StrEnum):
@@ -74,31 +46,12 @@ class NodeState(StrEnum):
     FROZEN = "frozen"
 
 
-@dataclass(frozen=True)
-class _Record:
-    """record.json: written before anything is made."""
-
-    uid: str
-    name: str
-    subnet: str
-    count: int
-    image: str
-    owner: tuple[int, int] | None
-    """pid and start time of the process with which the lab ends; None: it stays until `down`."""
-    options: LabOptions = field(default_factory=LabOptions)
-    nodes: tuple[LabNode, ...] = ()
-
-
 class LabFleet:
     """A running lab. `create` makes one, `open` finds one, `close` takes it down."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        value = json.loads((folder / "record.json").read_text())
-        value["options"]["packages"] = tuple(value["options"]["packages"])
-        options = LabOptions(**value.pop("options"))
-        nodes = tuple(LabNode(**node) for node in value.pop("nodes"))
-        self._record = _Record(**value, options=options, nodes=nodes)
+        self._record = record.load(folder)
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
 
     # --- life of a lab ----------------------------------------------------------------------
@@ -130,17 +83,18 @@ class LabFleet:
         if lacks := missing():
             raise LabError("lab", f"this machine lacks {'; '.join(lacks)}")
         base = image.ensure(cache, options.suite, options.packages)
-        with _locked(cache):
+        with record.locked(cache):
             _reap(cache)
             folder = cache / name
-            if (folder / "record.json").exists():
-                raise LabError(f"lab {name}", "is there already", f"tools/lab down --name {name}")
+            if (folder / record.FILE).exists():
+                raise LabError(f"lab {name}", "is there already", f"tools/lab --name {name} down")
             pid = os.getpid()
             owner = (pid, start_time(pid) or 0) if owned else None
             subnet = str(net.free_subnet())
-            record = _Record(uuid.uuid4().hex, name, subnet, count, str(base), owner, options)
+            uid = uuid.uuid4().hex
+            made = record.Record(uid, name, subnet, count, str(base), owner, options)
             folder.mkdir(exist_ok=True)
-            _save(folder, record)
+            record.save(folder, made)
             lab = cls(folder)
             try:
                 lab._build()
@@ -157,13 +111,13 @@ class LabFleet:
     @classmethod
     def open(cls, name: str = "lab", *, cache: Path = CACHE) -> LabFleet:
         """The lab of that name, made earlier by anyone."""
-        if not NAME.fullmatch(name) or not (cache / name / "record.json").exists():
-            raise LabError(f"lab {name}", "is not there", f"tools/lab up --name {name}")
+        if not NAME.fullmatch(name) or not (cache / name / record.FILE).exists():
+            raise LabError(f"lab {name}", "is not there", f"tools/lab --name {name} up")
         return cls(cache / name)
 
     def close(self) -> None:
         """Take down everything that this lab made. Safe to repeat."""
-        with _locked(self.folder.parent):
+        with record.locked(self.folder.parent):
             self._remove()
 
     def __enter__(self) -> LabFleet:
@@ -178,28 +132,29 @@ class LabFleet:
         self.close()
 
     def _build(self) -> None:
-        record, subnet = self._record, ipaddress.IPv4Network(self._record.subnet)
-        net.make_bridge(self._bridge, subnet)
+        lab, subnet = self._record, ipaddress.IPv4Network(self._record.subnet)
+        net.make_bridge(lab.bridge, subnet)
         key = self.folder / "key"
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", record.name, "-f", str(key)])
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", lab.name, "-f", str(key)])
         public_key = key.with_suffix(".pub").read_text()
-        source = record.options.nvml
+        source = lab.options.nvml
         library = nvml.build(Path(source), self.folder) if source else None
         nodes = []
-        for number in range(1, record.count + 1):
-            machine = self._machine(f"{record.name}-{number}")
-            machine.mount(Path(record.image), record.options.disk_mib)
+        for number, name in enumerate(lab.names, 1):
+            machine = self._machine(name)
+            machine.mount(Path(lab.image), lab.options.disk_mib)
             address = str(subnet[10 + number])
             host_key, machine_id = machine.furnish(
                 address=address, prefix=subnet.prefixlen, public_key=public_key
             )
             if library is not None:
                 nvml.install(library, machine.root)
+                nvml.show(machine.root, nvml.fresh(machine_id))
             nodes.append(LabNode(machine.name, address, host_key, machine_id, str(key)))
         known = "".join(f"{node.address} {node.host_key}\n" for node in nodes)
         (self.folder / "known_hosts").write_text(known)
-        self._record = _Record(**{**vars(record), "nodes": tuple(nodes)})
-        _save(self.folder, self._record)
+        self._record = replace(self._record, nodes=tuple(nodes))
+        record.save(self.folder, self._record)
         for node in nodes:
             self._keepers[node.name] = self._machine(node.name).boot()
 
@@ -215,11 +170,11 @@ class LabFleet:
         for keeper in self._keepers.values():
             keeper.wait(timeout=10)
         self._keepers.clear()
-        for number in range(1, self._record.count + 1):
-            self._machine(f"{self._record.name}-{number}").remove()
+        for name in self._record.names:
+            self._machine(name).remove()
         cgroup.remove(cgroup.group(self._record.name))
         cgroup.remove_top()
-        net.remove_bridge(self._bridge)
+        net.remove_bridge(self._record.bridge)
         shutil.rmtree(self.folder)
 
     # --- what it is -------------------------------------------------------------------------
@@ -333,21 +288,26 @@ class LabFleet:
         """Give back the space that `fill` took."""
         self._machine(self.node(name).name).unfill()
 
+    def gpus(self, name: str) -> list[LabGpu]:
+        """What the node's stand-in NVML library shows, by index."""
+        if not self.options.nvml:
+            raise LabError(f"node {name}", "has no NVML library", "make the lab with --nvml")
+        return nvml.read(self.root(name))
+
+    def set_gpu(self, name: str, index: int, **changes: Any) -> LabGpu:
+        """Change what it shows of one GPU: `state`, `pids`, `used_mib` (see `LabGpu`)."""
+        gpus = self.gpus(name)
+        if not 0 <= index < len(gpus):
+            raise LabError(f"GPU {index}", f"node {name} has GPUs 0 to {len(gpus) - 1}")
+        gpus[index] = replace(gpus[index], **changes)
+        nvml.show(self.root(name), gpus)
+        return gpus[index]
+
     # --- SSH --------------------------------------------------------------------------------
 
     def ssh_argv(self, name: str, *, user: str = "root", connect_s: int = 5) -> list[str]:
         """The ssh command that reaches a node, up to and without the remote command."""
-        node = self.node(name)
-        options = {
-            "BatchMode": "yes",
-            "ConnectTimeout": connect_s,
-            "IdentitiesOnly": "yes",
-            "LogLevel": "ERROR",
-            "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": f'"{self.known_hosts}"',
-        }
-        flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        return ["ssh", "-F", "none", "-i", node.identity_file, *flags, f"{user}@{node.address}"]
+        return login.argv(self.node(name), self.known_hosts, user=user, connect_s=connect_s)
 
     def ssh(
         self,
@@ -362,19 +322,8 @@ class LabFleet:
 
         LabError only where the command outlives `timeout_s`.
         """
-        argv = [*self.ssh_argv(name, user=user, connect_s=connect_s), command]
-        try:
-            return subprocess.run(
-                argv,
-                timeout=timeout_s,
-                check=False,
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                env={"PATH": PATH},
-            )
-        except subprocess.TimeoutExpired:
-            raise LabError(f"node {name}", f"{command!r} took over {timeout_s:g} s") from None
+        argv = self.ssh_argv(name, user=user, connect_s=connect_s)
+        return login.run([*argv, command], timeout_s)
 
     def reachable(self, name: str, *, within_s: int = 2) -> bool:
         """Whether an SSH login works within that time."""
@@ -385,7 +334,7 @@ class LabFleet:
         try:
             return wait_for(
                 f"SSH login on {name}",
-                lambda: _listens(self.node(name)) and self.reachable(name, within_s=1),
+                lambda: login.listens(self.node(name)) and self.reachable(name, within_s=1),
                 timeout_s=timeout_s,
                 every_s=0.05,
             )
@@ -399,13 +348,8 @@ class LabFleet:
 
     # --- helpers ------------------------------------------------------------------------------
 
-    @property
-    def _bridge(self) -> str:
-        # Random, and recorded before it is made: no one else's interface can have this name.
-        return f"rl-{self._record.uid[:8]}"
-
     def _machine(self, name: str) -> Machine:
-        return Machine(self._record.name, name, self.folder / "nodes" / name, self._bridge)
+        return Machine(self._record.name, name, self.folder / "nodes" / name, self._record.bridge)
 
     def _running(self, name: str) -> Machine:
         machine = self._machine(self.node(name).name)
@@ -421,16 +365,7 @@ class LabFleet:
 
 def all_labs(cache: Path = CACHE) -> list[LabFleet]:
     """Every lab in the cache, whoever made it."""
-    return [LabFleet(record.parent) for record in sorted(cache.glob("*/record.json"))]
-
-
-def _listens(node: LabNode) -> bool:
-    """Whether its SSH port accepts. Impatient: a SYN to a booting node is lost, the next is not."""
-    try:
-        with socket.create_connection((node.address, node.port), timeout=0.1):
-            return True
-    except OSError:
-        return False
+    return [LabFleet(file.parent) for file in sorted(cache.glob(f"*/{record.FILE}"))]
 
 
 def _reap(cache: Path) -> None:
@@ -439,17 +374,3 @@ def _reap(cache: Path) -> None:
         owner = lab._record.owner
         if owner is not None and start_time(owner[0]) != owner[1]:
             lab._remove()
-
-
-def _save(folder: Path, record: _Record) -> None:
-    part = folder / "record.part"
-    part.write_text(json.dumps(asdict(record), indent=1))
-    part.replace(folder / "record.json")
-
-
-@contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    """One lab at a time takes a subnet or is taken down."""
-    with (cache / "lab.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
