@@ -66,6 +66,7 @@ class Reason(StrEnum):
     CANARY = "CanaryRunning"
     MAX_UNAVAILABLE = "MaxUnavailable"
     MAX_PARALLEL = "MaxParallel"
+    MAX_SURGE = "MaxSurge"
     SUSPENDED = "Suspended"
     MANUAL_UPDATE = "ManualUpdate"
     SICK_TOGETHER = "ManySick"

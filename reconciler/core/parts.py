@@ -119,7 +119,7 @@ def could_surge(parts: Parts, replica: JudgedReplica) -> bool:
     """Whether one more replica of its placement has a place now; asked once per placement."""
     name = replica.placement
     if name not in parts.surges:
-        can = parts.budget.surge(name) and parts.starter.try_seats(replica) is not None
+        can = parts.budget.may_surge(name) and parts.starter.try_seats(replica) is not None
         parts.surges[name] = can
     return parts.surges[name]
 

@@ -52,9 +52,13 @@ def replace(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
         return
     if repair:
         _replace_unready(parts, replica, old)
-    elif parts.budget.surge(replica.placement) and _surge(parts, replica, old):
         return
-    else:
+    begun = parts.budget.surge(replica.placement)
+    if begun:
+        # Where others of its placement start beside their successors it waits for its turn:
+        # stopping it first meanwhile would cost capacity that GPUs are free for.
+        add_change(parts, replica, old, Symbol.START_FIRST, wait=begun)
+    elif not (parts.budget.may_surge(replica.placement) and _surge(parts, replica, old)):
         _stop_first(parts, replica, old)
 
 
@@ -118,6 +122,7 @@ def _surge(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> bool:
             return False
         wait = Reason.STOPPING, "the GPUs that its successor will get are being freed"
         parts.starter.reserve(replica, soon)
+        parts.budget.spend_surge(replica.placement)
         add_change(parts, replica, old, Symbol.START_FIRST, seats=soon, wait=wait)
         return True
     step = parts.starter.start(replica, seats)

@@ -36,10 +36,20 @@ class Budget:
             f" (max_parallel {self._desired.fleet.max_parallel})"
         )
 
-    def surge(self, placement: str) -> bool:
-        """Whether one more replica of the placement may run beside its successor."""
+    def may_surge(self, placement: str) -> bool:
+        """Whether replicas of the placement may run beside their successors at all."""
+        return self._desired.placements[placement].rollout.max_surge > 0
+
+    def surge(self, placement: str) -> Wait | None:
+        """Whether as many replicas of the placement as may run beside their successors now."""
         limit = self._desired.placements[placement].rollout.max_surge
-        return self._surging.get(placement, 0) < limit
+        running = self._surging.get(placement, 0)
+        if running < limit or limit == 0:
+            return None
+        return Reason.MAX_SURGE, (
+            f"{running} of placement {placement} run beside their successors, at most {limit} may"
+            " (max_surge)"
+        )
 
     def stop(self, placement: str, model: str) -> Wait | None:
         """Whether a ready replica may be stopped before its successor is ready."""

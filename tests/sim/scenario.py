@@ -59,7 +59,7 @@ FINAL = frozenset(
 """Holds that a fleet may rest on: each says what is missing."""
 
 
-HELD_UP = frozenset({Reason.MAX_UNAVAILABLE, Reason.MAX_PARALLEL, Reason.CANARY})
+HELD_UP = frozenset({Reason.MAX_UNAVAILABLE, Reason.MAX_PARALLEL, Reason.MAX_SURGE, Reason.CANARY})
 """What may wait for ever, but only beside a final hold that keeps something from being ready."""
 
 
