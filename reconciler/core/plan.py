@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reconciler.core import guard, leaving, replacing, starting, tally, tidy
 from reconciler.core.access import Access, look_at
 from reconciler.core.capacity import capacity
-from reconciler.core.changes import Change, Hold, Plan, Reason, Summary, Symbol
+from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Summary, Symbol
 from reconciler.core.digest import digest
 from reconciler.core.gates import Gates
 from reconciler.core.guard import Guarded, Guards
@@ -276,7 +277,7 @@ def _warnings(desired: Desired, access: Access) -> list[str]:
 
 def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
     draft = parts.draft
-    guards = parts.gates.guards.verdicts
+    guards = tuple(_that_holds(verdict, draft) for verdict in parts.gates.guards.verdicts)
     draft.holds += [
         Hold(f"guard {v.name}: {v.scope}", Reason.BLAST_RADIUS, v.message)
         for v in guards
@@ -299,6 +300,16 @@ def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
         summary=_summary(changes, holds, counts),
         plan_digest=digest(desired.revision, changes),
     )
+
+
+def _that_holds(verdict: GuardVerdict, draft: Draft) -> GuardVerdict:
+    """Nodes out of sight fail a plan only if it has a stop that waits for them; else a warning."""
+    if verdict.passed or verdict.name != guard.UNSEEN:
+        return verdict
+    if any(change.waits == verdict.message for change in draft.changes):
+        return verdict
+    draft.warnings.append(verdict.message)
+    return replace(verdict, passed=True, message="")
 
 
 def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) -> Summary:

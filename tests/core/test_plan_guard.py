@@ -124,6 +124,12 @@ def test_too_many_nodes_out_of_sight_hold_every_voluntary_stop() -> None:
     assert hold(made, "guard unseen: fleet").reason is Reason.BLAST_RADIUS
 
 
+def test_nodes_out_of_sight_fail_no_plan_that_stops_nothing() -> None:
+    made = planned(chat(4).with_nodes("x1", "x2").silent("x1", "x2", remembered=True))
+    assert guard(made, "unseen").passed
+    assert any("out of sight" in w for w in made.warnings)
+
+
 def test_lost_nodes_are_not_out_of_sight() -> None:
     world = proven(chat(4)).with_nodes("x1", "x2", "x3")
     for name in ("x1", "x2", "x3"):

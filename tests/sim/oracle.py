@@ -190,8 +190,9 @@ def no_more_than_max_parallel_begin(desired: Desired, diff: Diff, plan: Plan) ->
         for r in wanted.values()
         if r.current and r.kept and r.current != r.kept and not r.ready
     }
-    if len(begun | under_way) > limit and begun:
-        yield f"{len(begun | under_way)} replicas are being replaced, {limit} may be: {sorted(begun)}"
+    count = len(begun | under_way)
+    if count > limit and begun:
+        yield f"{count} replicas are being replaced, {limit} may be: {sorted(begun)}"
 
 
 def the_guard_holds(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
