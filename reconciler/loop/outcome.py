@@ -30,6 +30,7 @@ IN_PASSING = frozenset(
         Reason.CANARY,
         Reason.MAX_UNAVAILABLE,
         Reason.MAX_PARALLEL,
+        Reason.MAX_SURGE,
         Reason.STOPPING,
         Reason.SUSPENDED,
         Reason.BACKOFF,

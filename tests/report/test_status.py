@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,12 @@ from reconciler.core.verdict import (
     Verdict,
 )
 from reconciler.report.passreport import ConditionKind, Health, PlacementStatus, Sync
-from reconciler.report.status import node_statuses, placement_statuses
+from reconciler.report.status import (
+    BLOCKERS,
+    NEEDS_A_PERSON,
+    node_statuses,
+    placement_statuses,
+)
 
 DESIRED = Desired(
     revision=Revision("a" * 40, "main"),
@@ -178,3 +184,13 @@ def test_nodes_are_told_with_why_they_were_not_seen() -> None:
     assert (a.seen, a.error, a.detail) == (False, "NodeUnreachable", "refused; is it on?")
     assert (b.seen, b.held_by, b.lease_owner) == (True, "kim: fan", "other")
     assert (c.seen, c.state) == (False, "departed")
+
+
+def test_every_reason_is_documented_once_and_no_other() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reasons.md").read_text()
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [reason.value for reason in Reason]
+
+
+def test_no_reason_is_both_a_blocker_and_a_persons() -> None:
+    assert not NEEDS_A_PERSON & BLOCKERS
