@@ -286,9 +286,9 @@ def _labels(request: Json) -> Json:
 
 def _holds(seen: Seen) -> "tuple[set[str] | None, set[int]]":
     """GPUs and ports of the launch on this node; None where its record cannot be read."""
-    if seen.spec is None:
+    record = seen.record
+    if record is None:
         return None, set()
-    record = specs.record_of(seen.spec)
     mine = [p for p in record["places"] if p["rank"] == record["rank"]]
     return {g for p in mine for g in p["gpus"]}, {n for p in mine for n in p["ports"].values()}
 

@@ -32,13 +32,21 @@ def write(lock_fd: int, beat: Json) -> bool:
         return False
 
 
-def read(path: str) -> Optional[Json]:
+def read(path: str, cache: Optional[store.Cache] = None) -> Optional[Json]:
     """The last heartbeat; None where there is none, or it is torn."""
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE)
+    except OSError:
+        return None
+    beat: Optional[Json] = _parse(data) if cache is None else cache.parse(path, data, _parse)
+    return beat
+
+
+def _parse(data: bytes) -> Optional[Json]:
+    try:
         return store.parse(data, "lock") if data.strip() else None
-    except (OSError, Damaged):
+    except Damaged:
         return None
 
 

@@ -102,7 +102,7 @@ class Observer:
 
     def _shard(self, seen: Seen) -> Json:
         now = boottime()
-        status, record = seen.status, _record(seen)
+        status, record = seen.status, seen.record
         phase, ended = _phase(self.node, seen)
         supervised = seen.supervised and seen.same_boot
         health = _health(status, now, supervised, phase)
@@ -204,12 +204,6 @@ def _constants(node: Node) -> Json:
         "root": node.root,
         "user": user,
     }
-
-
-def _record(seen: Seen) -> Optional[Json]:
-    from .spec import record_of
-
-    return record_of(seen.spec) if seen.spec is not None else None
 
 
 def _rank_of(seen: Seen, marks: List[str]) -> int:

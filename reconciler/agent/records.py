@@ -24,6 +24,8 @@ class Seen(NamedTuple):
     name: str
     folder: str
     spec: Optional[Json]
+    record: Optional[Json]
+    """The part of `spec` that an observation shows."""
     spec_error: str
     """`absent`, or what is damaged; empty where `spec` is there."""
     labels: Optional[Json]
@@ -84,7 +86,7 @@ def read_status(cache: store.Cache, folder: str, boot_id: str) -> Tuple[Json, st
         pass
     except Damaged as damage:
         error = str(damage)
-    beat = heartbeat.read(os.path.join(folder, "lock"))
+    beat = heartbeat.read(os.path.join(folder, "lock"), cache)
     if beat and beat.get("boot_id") == boot_id:
         status.update(beat)
     return status, error
@@ -93,7 +95,7 @@ def read_status(cache: store.Cache, folder: str, boot_id: str) -> Tuple[Json, st
 def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]]) -> Seen:
     """The launch `name`. `marked`: pids by launch, from the marks of this machine's processes."""
     folder = node.launch_dir(name)
-    record, error = _read_spec(cache, folder)
+    raw, record, error = _read_spec(cache, folder)
     status, status_error = read_status(cache, folder, node.identity.boot_id)
     boots = [b for b in (status.get("boot_id"), record.get("boot_id") if record else "") if b]
     same_boot = all(b == node.identity.boot_id for b in boots)
@@ -109,7 +111,8 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
     return Seen(
         name=name,
         folder=folder,
-        spec=record,
+        spec=raw,
+        record=record,
         spec_error=error,
         labels=_optional(cache, os.path.join(folder, "labels.json")),
         status=status,
@@ -121,27 +124,32 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
     )
 
 
-def _read_spec(cache: store.Cache, folder: str) -> Tuple[Optional[Json], str]:
+def _read_spec(cache: store.Cache, folder: str) -> Tuple[Optional[Json], Optional[Json], str]:
     try:
-        raw = cache.read(os.path.join(folder, "spec.json"))
-        spec.record_of(raw)
+        raw, record = cache.read(os.path.join(folder, "spec.json"), _with_record)
     except FileNotFoundError:
-        return None, "absent"
+        return None, None, "absent"
     except Damaged as error:
-        return None, str(error)
-    return raw, ""
+        return None, None, str(error)
+    return raw, record, ""
+
+
+def _with_record(raw: Json) -> Tuple[Json, Json]:
+    return raw, spec.record_of(raw)
 
 
 def _optional(cache: store.Cache, path: str) -> Optional[Json]:
     try:
-        return spec.labels_of(cache.read(path))
+        labels: Json = cache.read(path, spec.labels_of)
+        return labels
     except (FileNotFoundError, Damaged):
         return None
 
 
 def _intent(cache: store.Cache, folder: str) -> Optional[Json]:
     try:
-        return cache.read(os.path.join(folder, "intent.json"))
+        intent: Json = cache.read(os.path.join(folder, "intent.json"))
+        return intent
     except FileNotFoundError:
         return None
     except Damaged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 from .wire import Json
 
@@ -138,10 +138,14 @@ class Cache:
     """
 
     def __init__(self) -> None:
-        self._known: Dict[str, Tuple[Signature, Optional[Json], str]] = {}
+        self._known: Dict[str, Tuple[Signature, Any, str]] = {}
+        self._parsed: Dict[str, Tuple[bytes, Any]] = {}
 
-    def read(self, path: str) -> Json:
-        """As `read`; the returned object is shared and must not be changed."""
+    def read(self, path: str, shape: Callable[[Json], Any] = lambda record: record) -> Any:
+        """What `shape` makes of the record (it may raise Damaged); one shape for each path.
+
+        The returned object is shared and must not be changed. Raises as `read`.
+        """
         try:
             stat = os.stat(path)
         except FileNotFoundError:
@@ -154,19 +158,30 @@ class Cache:
         signature = Signature(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         known = self._known.get(path)
         if known is None or known[0] != signature:
-            known = self._load(path, signature)
+            known = self._load(path, signature, shape)
             self._known[path] = known
         if known[1] is None:
             raise Damaged(known[2])
         return known[1]
 
+    def parse(self, path: str, data: bytes, make: Callable[[bytes], Any]) -> Any:
+        """What `make` makes of `data`, made again only when `path` has other bytes than before."""
+        known = self._parsed.get(path)
+        if known is None or known[0] != data:
+            known = (data, make(data))
+            self._parsed[path] = known
+        return known[1]
+
     def forget(self, keep_prefixes: Tuple[str, ...]) -> None:
         """Drop what lies under none of the prefixes."""
         self._known = {p: v for p, v in self._known.items() if p.startswith(keep_prefixes)}
+        self._parsed = {p: v for p, v in self._parsed.items() if p.startswith(keep_prefixes)}
 
     @staticmethod
-    def _load(path: str, signature: Signature) -> Tuple[Signature, Optional[Json], str]:
+    def _load(
+        path: str, signature: Signature, shape: Callable[[Json], Any]
+    ) -> Tuple[Signature, Any, str]:
         try:
-            return signature, read(path), ""
+            return signature, shape(read(path)), ""
         except Damaged as error:
             return signature, None, str(error)
