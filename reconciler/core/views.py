@@ -84,14 +84,17 @@ def gather(desired: Desired, observed: Observed, catalog: Catalog) -> Sightings:
     remembered: dict[str, list[tuple[str, Shard]]] = {}
     strangers: dict[str, list[str]] = {}
     fleet = desired.fleet.id
-    for name, answer in nodes.shown.items():
+    for name, answer in sorted(nodes.shown.items(), key=lambda item: item[0] in nodes.renamed):
         into = remembered if name in nodes.silent else found
+        today = nodes.renamed.get(name, name)
         for shard in answer.shards:
             record = shard.record
-            if record is None or record.fleet == fleet:
-                into.setdefault(shard.launch, []).append((name, shard))
-            elif into is found:
+            if record is not None and record.fleet != fleet:
                 strangers.setdefault(name, []).append(shard.launch)
+                continue
+            shown = into.setdefault(shard.launch, [])
+            if today == name or all(node != today for node, _ in shown):
+                shown.append((today, shard))
     launches = tuple(
         _assemble(launch, found.get(launch, []), remembered.get(launch, []), nodes, catalog)
         for launch in sorted({**found, **remembered})
@@ -111,6 +114,8 @@ class _Nodes:
         self.silent: dict[str, str] = {}
         self.shown: dict[str, NodeAnswer] = {}
         self.lost: set[str] = set()
+        self.renamed: dict[str, str] = {}
+        """Departed document → today's of the same machine: what both show is counted once."""
         self._departed = desired.departed
         self._documents = desired.nodes
         for name in sorted({**desired.nodes, **observed.nodes}):
@@ -141,7 +146,7 @@ class _Nodes:
                 reached.setdefault(answer.machine_id, []).append(name)
         machines = {}
         for machine, names in reached.items():
-            current = [n for n in names if n in self._documents and n not in self._departed]
+            current = [n for n in names if self._is_current(n)]
             if len(current) > 1:
                 for name in current:
                     self.silent[name] = f"{' and '.join(current)} are one machine ({machine})"
@@ -149,13 +154,16 @@ class _Nodes:
             machines[machine] = (current or names)[0]
             for renamed in names:
                 if renamed != machines[machine]:
-                    # The same machine under its new name: what it shows is counted once.
-                    del self.shown[renamed]
+                    self.renamed[renamed] = machines[machine]
         return machines
+
+    def _is_current(self, name: str) -> bool:
+        node = self._documents.get(name)
+        return node is not None and name not in self._departed and node.state is not NodeState.LOST
 
     def today(self, place: Place) -> Place:
         """The place under its node's name of today, where a Node document was renamed."""
-        gone = place.node not in self._documents or place.node in self._departed
+        gone = not self._is_current(place.node)
         name = self._machines.get(place.machine_id) if gone else None
         return replace(place, node=name) if name and name != place.node else place
 
@@ -268,11 +276,10 @@ def _by_rank(found: Shown, places: tuple[Place, ...]) -> tuple[dict[int, Shard],
     for node, shard in found:
         rank = rank_at.get(node)
         if rank is None:
-            # Beyond all ranks that have a place: it must not speak for another node's rank.
             rank = shard.record.rank if shard.record else shard.rank
-            rank = max([rank, *(r + 1 for r in rank_at.values())])
-        while rank in shards:
-            rank += 1
+        if rank in shards or (places and node not in rank_at):
+            # Beyond all ranks that have a place: it must not speak for another node's rank.
+            rank = max([rank, *rank_at.values(), *shards]) + 1
         shards[rank] = shard
     return shards, {node for node, _ in found}
 

@@ -163,7 +163,7 @@ class LaunchBuilt:
     shards: Mapping[str, seen.Shard]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class World:
     """A desired fleet and the nodes' state. Every method returns a new one."""
 
@@ -178,6 +178,30 @@ class World:
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Node → fields of its answer that are not the usual ones."""
     retries: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """What a failing test needs to show; the whole is tens of kilobytes."""
+        lines = [f"node {n.name} {n.state.value}" for n in self.nodes.values()]
+        lines += [f"departed {n}" for n in sorted(self.departed)]
+        lines += [
+            f"silent {n} remembered={look.last is not None}" for n, look in self.unseen.items()
+        ]
+        lines += [f"{n} answers {sorted(over)}" for n, over in self.answers.items()]
+        for p in self.placements.values():
+            lines.append(f"placement {p.name} {p.replicas} suspend={p.suspend} {p.restart!r}")
+        for b in self.launches:
+            lines.append(f"{b.launch} at {[p.node for p in b.places]}")
+            lines += [
+                f"  {node}: alive={s.alive} exit={s.exit and s.exit.kind.value} {s.record_error}"
+                f" {s.record and (s.record.fleet[:8], s.record.format, s.record.fingerprint[:8])}"
+                f" labels={s.labels and s.labels.replica} boot={s.boot_id}"
+                for node, s in b.shards.items()
+            ]
+        return "World(\n" + "\n".join(lines) + "\n)"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Hypothesis would print the fields otherwise."""
+        printer.text(repr(self))
 
     # --- what is wanted ---
 
@@ -430,7 +454,10 @@ class World:
         return ResolvedProfile(made, self.models[made.model])
 
     def _seqs(self, replica: str) -> list[int]:
-        return [
+        """Of what was built for the replica, whatever its records say today."""
+        names = [b.launch.rpartition("-s") for b in self.launches]
+        known = [int(seq) for own, _, seq in names if own == replica and seq.isdecimal()]
+        return known + [
             s.record.seq
             for b in self.launches
             for s in b.shards.values()
