@@ -130,7 +130,7 @@ def build_specs(
         replica=replica,
         labels=dict(placement.labels),
         owner=placement.owner,
-        revision=desired.revision.commit,
+        revision=desired.revision.recorded,
         unhealthy_after_s=desired.fleet.unhealthy_after_s,
     )
     whole = {

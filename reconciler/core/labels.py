@@ -64,7 +64,7 @@ def _shared(desired: Desired, placement: Placement) -> Labels:
     return Labels(
         labels={**model.labels, **profile.labels, **placement.labels},
         owner=placement.owner or profile.owner or model.owner,
-        revision=desired.revision.commit,
+        revision=desired.revision.recorded,
         unhealthy_after_s=desired.fleet.unhealthy_after_s,
     )
 

@@ -374,6 +374,11 @@ class Revision:
     root_commit: str = ""
     """The repository's first commit: two of these under one fleet id are two repositories."""
 
+    @property
+    def recorded(self) -> str:
+        """As records name it: the commit, and that it was not all of what ran."""
+        return f"{self.commit} with uncommitted changes" if self.dirty else self.commit
+
     def __str__(self) -> str:
         name = f"{self.ref or 'HEAD'}@sha1:{self.commit or 'none'}"
         return f"{name} with uncommitted changes" if self.dirty else name
