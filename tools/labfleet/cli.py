@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tools.labfleet import host, image, nvml
 from tools.labfleet.fleet import CACHE, LabFleet, all_labs
+from tools.labfleet.measure import measure
 from tools.labfleet.record import LabOptions
 
 Verb = Callable[[LabFleet, argparse.Namespace], None]
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     down = verbs.add_parser("down", help="take the lab down, also what a crash left of it")
     down.add_argument("--all", action="store_true", help="all labs of this checkout")
     down.set_defaults(run=_down)
+
+    figures = verbs.add_parser("measure", help="how long the steps take, on a lab of its own")
+    figures.set_defaults(run=_measure)
 
     _verb(verbs, "status", "how the nodes stand", _status, node=False)
     nodes = _verb(verbs, "nodes", "Node documents for a fleet repo, as YAML", _nodes, node=False)
@@ -122,6 +126,12 @@ def _down(args: argparse.Namespace) -> None:
     labs = all_labs() if args.all else [LabFleet.open(args.name)]
     for lab in labs:
         lab.close()
+
+
+def _measure(args: argparse.Namespace) -> None:
+    host.install_missing()
+    for step, median, longest in measure("measure"):
+        print(f"{step:<36} {median:7.2f} s   longest {longest:.2f} s")
 
 
 def _status(lab: LabFleet, args: argparse.Namespace) -> None:
