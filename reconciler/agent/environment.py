@@ -5,9 +5,12 @@ Never more: whatever the login or the reconciler happens to carry must not chang
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Dict, List, Mapping
 
 from .procs import MARK, SUPERVISES
+from .spec import Command
 
 BASE = (
     "PATH",
@@ -26,6 +29,8 @@ BASE = (
 )
 """Taken from the node as its login sets them. XDG_CACHE_HOME: compile caches of the engines;
 XDG_RUNTIME_DIR: rootless podman keeps its state there."""
+
+MAX_SECRET = 65536
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -47,18 +52,30 @@ def of_supervisor(env: Mapping[str, str], mark: str) -> Dict[str, str]:
 
 
 def of_command(
-    env: Mapping[str, str],
-    mark: str,
-    command_env: Mapping[str, str],
-    gpu_env: List[str],
-    indices: List[int],
+    env: Mapping[str, str], mark: str, command: Command, indices: List[int], secrets: Dict[str, str]
 ) -> Dict[str, str]:
-    """A command's environment: base < GPU indices < the command's own < the mark."""
+    """A command's environment: base < GPU indices < the command's own < secrets < the mark."""
     merged = base(env)
-    if gpu_env:
+    if command.gpu_env:
         # Without it CUDA numbers GPUs by speed, and NVML's index names another card.
         merged["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    merged.update({name: ",".join(str(i) for i in indices) for name in gpu_env})
-    merged.update(command_env)
+    merged.update({name: ",".join(str(i) for i in indices) for name in command.gpu_env})
+    merged.update(command.env)
+    merged.update(secrets)
     merged[MARK] = mark
     return merged
+
+
+def read_secrets(files: Mapping[str, str]) -> Dict[str, str]:
+    """The values by variable. OSError names the file and what is wrong, never its content."""
+    found = {}
+    for name, path in files.items():
+        with open(path, "rb") as file:
+            data = file.read(MAX_SECRET + 1)
+        # Editors end files with a newline, and a token with one is refused by whoever checks it.
+        value = data[:-1] if data.endswith(b"\n") else data
+        value = value[:-1] if value.endswith(b"\r") else value
+        if not value or b"\0" in value or len(data) > MAX_SECRET:
+            raise OSError(errno.EINVAL, "is empty, too long or holds a NUL", path)
+        found[name] = os.fsdecode(value)
+    return found

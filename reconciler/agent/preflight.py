@@ -14,7 +14,7 @@ import shutil
 import socket
 from typing import Any, Dict, List, Mapping
 
-from . import environment
+from . import environment, netlink
 from .node import Node
 from .probes import Probes
 from .spec import Command, Spec
@@ -33,6 +33,7 @@ def findings(
     found: List[str] = []
     found += _mode(spec)
     found += _ports(spec)
+    found += _interface(spec)
     found += _programs(spec, env)
     found += _paths(spec, probes)
     found += _gpus(spec, gpus)
@@ -104,13 +105,25 @@ def _cannot_bind(family: int, target: Any) -> str:
     return ""
 
 
+def _interface(spec: Spec) -> List[str]:
+    if not spec.interface:
+        return []
+    try:
+        found = {interface.name: interface for interface in netlink.interfaces()}
+    except OSError as error:
+        return ["interface %s cannot be looked for: %s" % (spec.interface, error)]
+    if spec.interface not in found:
+        return ["interface %s is not here (%s are)" % (spec.interface, ", ".join(sorted(found)))]
+    return [] if found[spec.interface].up else ["interface %s is down" % spec.interface]
+
+
 def _programs(spec: Spec, env: Mapping[str, str]) -> List[str]:
     return [why for why in (_missing_program(c, env) for c in spec.commands) if why]
 
 
 def _missing_program(command: Command, env: Mapping[str, str]) -> str:
     program = command.argv[0]
-    path = environment.of_command(env, "", command.env, [], [])["PATH"]
+    path = command.env.get("PATH") or environment.base(env)["PATH"]
     if "/" in program and not os.path.isabs(program):
         return "command %s: program %s is neither absolute nor a name" % (command.name, program)
     if shutil.which(program, path=path) is None:
@@ -124,13 +137,17 @@ def _missing_program(command: Command, env: Mapping[str, str]) -> str:
 
 
 def _paths(spec: Spec, probes: Probes) -> List[str]:
-    if not spec.require_paths:
+    secrets = [path for command in spec.commands for path in command.env_files.values()]
+    paths = [*spec.require_paths, *secrets]
+    if not paths:
         return []
-    reply = probes.system.ask({"paths": list(spec.require_paths)}, DEADLINE_S)
+    reply = probes.system.ask({"paths": paths}, DEADLINE_S)
     if reply.error or not reply.parts:
-        return ["paths %s: %s" % (", ".join(spec.require_paths), reply.error or "no answer")]
+        return ["paths %s: %s" % (", ".join(paths), reply.error or "no answer")]
     states: List[Json] = reply.parts[0]["paths"]
-    return ["path %s: %s" % (s["path"], s["error"]) for s in states if s["error"]]
+    found = ["path %s: %s" % (s["path"], s["error"]) for s in states if s["error"]]
+    empty = [s["path"] for s in states if s["path"] in secrets and s.get("size", 1) <= 1]
+    return found + ["secret %s: the file is empty" % path for path in empty]
 
 
 def _gpus(spec: Spec, gpus: Json) -> List[str]:
@@ -148,8 +165,16 @@ def _gpus(spec: Spec, gpus: Json) -> List[str]:
         if gpu is None:
             found.append("GPU %s is not on this node (%d others are)" % (uuid, len(by_uuid)))
         else:
-            found += _busy(uuid, gpu)
+            found += _busy(uuid, gpu) or _small(uuid, gpu, spec.needs.get("gpu_memory_gib"))
     return found
+
+
+def _small(uuid: str, gpu: Json, need_gib: Any) -> List[str]:
+    # An "80 GB" card has 79.6 GiB: what the label says counts, so a tenth less is let pass.
+    memory = gpu.get("memory_mib") or 0
+    if not isinstance(need_gib, int) or not memory or memory >= need_gib * 1024 * 0.9:
+        return []
+    return ["GPU %s has %d MiB, the profile needs %d GiB" % (uuid, memory, need_gib)]
 
 
 def _busy(uuid: str, gpu: Json) -> List[str]:
@@ -177,7 +202,7 @@ def _holder(process: Json) -> str:
 
 
 def _needs(node: Node, spec: Spec, probes: Probes) -> List[str]:
-    """RAM, shared memory and limits against what the profile in the record asks for."""
+    """RAM, shared memory and limits against what the profile asks for."""
     needs = {k: v for k, v in spec.needs.items() if v and not isinstance(v, bool)}
     wanted = {"ram_gib", "shm_gib", "nofile", "memlock"} & needs.keys()
     if not wanted:

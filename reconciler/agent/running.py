@@ -185,10 +185,9 @@ class Running:
         indices = self._gpu_indices(command)
         if indices is None:
             return False
-        env = environment.of_command(
-            self._up.env, self._spec.mark, command.env, list(command.gpu_env), indices
-        )
         try:
+            secrets = environment.read_secrets(command.env_files)
+            env = environment.of_command(self._up.env, self._spec.mark, command, indices, secrets)
             process = children.start(
                 command.name,
                 command.argv,
@@ -214,7 +213,7 @@ class Running:
         return True
 
     def _failed_to_start(self, command: Command, error: OSError, now: float) -> None:
-        message = "%s: %s" % (command.argv[0], error.strerror)
+        message = "%s: %s" % (error.filename or command.argv[0], error.strerror)
         if self._status.ever_ready and command.name in self._sidecars:
             self._sidecar_ended(command.name, now, 127, "")
             return

@@ -31,6 +31,8 @@ class Command(NamedTuple):
     env: Dict[str, str]
     wait_for: Optional[Tuple[str, int]]
     gpu_env: Tuple[str, ...]
+    env_files: Dict[str, str]
+    """Variable to the file on this node that holds its value: secrets."""
 
 
 class HealthCheck(NamedTuple):
@@ -65,6 +67,7 @@ class Spec(NamedTuple):
     machine_id: str
     mode: str
     address: str
+    interface: str
     gpu_source: str
     gpu_index: Dict[str, int]
     commands: Tuple[Command, ...]
@@ -163,6 +166,8 @@ def _place(place: _Reader) -> Json:
         "gpus": list(place.texts("gpus")),
         "ports": place.mapping("ports", int),
         "address": place.text("address", ""),
+        # Not recorded is not the same as none.
+        "fabric": None if place.data.get("fabric") is None else place.text("fabric"),
     }
 
 
@@ -176,9 +181,6 @@ def parse(spec: Json) -> Spec:
     if not LAUNCH.match(record["launch"]):
         raise Damaged("launch: %r is no launch id" % record["launch"])
     health, container = spec.get("health"), spec.get("container")
-    profile = spec.get("profile")
-    inner = profile.get("profile") if isinstance(profile, dict) else None
-    needs = inner.get("needs") if isinstance(inner, dict) else None
     return Spec(
         fleet=record["fleet"],
         launch=record["launch"],
@@ -190,6 +192,7 @@ def parse(spec: Json) -> Spec:
         machine_id=mine[0]["machine_id"],
         mode=record["mode"] or "plain",
         address=reader.text("address", ""),
+        interface=_Reader(reader.get("network", dict, {}), "network.").text("interface", ""),
         gpu_source=reader.text("gpu_source", "nvml"),
         gpu_index=reader.mapping("gpu_index", int, {}),
         commands=_commands(reader),
@@ -197,7 +200,7 @@ def parse(spec: Json) -> Spec:
         container=None if container is None else _container(_Reader(container, "container.")),
         health=None if health is None else _health(_Reader(health, "health.")),
         require_paths=reader.texts("require_paths", []),
-        needs=needs if isinstance(needs, dict) else {},
+        needs=reader.get("needs", dict, {}),
         start_timeout_s=reader.seconds("start_timeout_s", 1800.0),
         stop_grace_s=reader.seconds("stop_grace_s", 30.0),
         drain_s=reader.seconds("drain_s", 0.0),
@@ -221,13 +224,14 @@ def _command(reader: _Reader) -> Command:
     if not argv or not argv[0]:
         raise Damaged("%sargv: names no program" % reader.path)
     env = reader.mapping("env", str, {})
-    for key in env:
+    env_files = reader.mapping("env_files", str, {})
+    for key in (*env, *env_files):
         if not key or "=" in key or key == MARK:
             raise Damaged("%senv: %r cannot be set" % (reader.path, key))
     wait = reader.data.get("wait_for")
     target = None if wait is None else _Reader(wait, reader.path + "wait_for.")
     address = None if target is None else (target.text("host"), target.integer("port"))
-    return Command(name, argv, env, address, reader.texts("gpu_env", []))
+    return Command(name, argv, env, address, reader.texts("gpu_env", []), env_files)
 
 
 def _file(reader: _Reader) -> Tuple[str, str]:
