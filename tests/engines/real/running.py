@@ -106,11 +106,11 @@ class Running:
         raise AssertionError(f"not ready after {seconds} s:\n{self.log()}")
 
 
-def get(url: str, data: bytes | None = None) -> bytes | None:
+def get(url: str, data: bytes | None = None, timeout_s: float = 60) -> bytes | None:
     """The body of a 200; None for anything else."""
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return bytes(answer.read()) if answer.status == 200 else None
     except OSError:
         return None
