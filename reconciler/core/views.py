@@ -207,6 +207,8 @@ def _assemble(
         elif node in silence and not shard.alive and shard.exit is not None:
             # What has ended never starts again, so the last look at it still holds.
             del silence[node]
+        elif shard.alive and (shard.record.rank if shard.record else shard.rank) not in shards:
+            silence.setdefault(node, nodes.silent[node])
     over = {node for node, shard in remembered if node not in silence}
     dead = _dead_ranks(places, shards, silence, over, remembered, nodes)
     alive = any(s.alive for s in shards.values())
