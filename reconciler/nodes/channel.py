@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import paramiko
 
@@ -50,17 +50,34 @@ class AgentPackage:
         return self._encoded.encode("ascii") + b"\n"
 
 
-class _Wake(threading.Event):
-    """What paramiko sets when data is there: passes it on to whoever waits now."""
+class _Wake:
+    """What paramiko sets when data is there: passes it on to whoever waits now.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.call: Callable[[], None] | None = None
+    As much of a threading.Event as a BufferedPipe uses; a real one weighs 1 KB a channel.
+    """
+
+    call: Callable[[], None] | None = None
 
     def set(self) -> None:
         # Called with the buffer's lock held: this may only pass a word on, never read.
         if self.call is not None:
             self.call()
+
+    def clear(self) -> None:
+        """Nothing is there any more; whoever waits has read it."""
+
+
+class _BoundedEvent(threading.Event):
+    """An event that nobody waits for longer than `seconds`: then it raises TimeoutError."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not super().wait(self._seconds if timeout is None else timeout):
+            raise TimeoutError(f"sshd does not answer within {self._seconds:.1f} s")
+        return True
 
 
 class AgentChannel:
@@ -82,8 +99,8 @@ class AgentChannel:
         self._next_id = 1
         self._wake = _Wake()
         self.bytes_received = 0
-        channel.in_buffer.set_event(self._wake)
-        channel.in_stderr_buffer.set_event(self._wake)
+        for pipe in (channel.in_buffer, channel.in_stderr_buffer):
+            pipe.set_event(cast(threading.Event, self._wake))
 
     @classmethod
     def open(
@@ -98,9 +115,10 @@ class AgentChannel:
         """Starts the agent on the node, sending it there if need be. Raises NodeUnseen."""
         seconds = deadline.left(max(OPEN_S, endpoint.connect_timeout_s))
         try:
-            with abort.after(seconds):
-                channel = transport.open_session(window_size=WINDOW, timeout=seconds)
-                channel.exec_command(package.bootstrap.command(endpoint.sudo))
+            channel = transport.open_session(window_size=WINDOW, timeout=seconds)
+            # What exec_command waits for without a limit.
+            channel.event = _BoundedEvent(seconds)
+            channel.exec_command(package.bootstrap.command(endpoint.sudo))
         except paramiko.ChannelException as error:
             reason = f"sshd refuses a session: {error.text}"
             hint = "it may be at its MaxSessions, or the account may run no commands"

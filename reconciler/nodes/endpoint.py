@@ -96,7 +96,8 @@ def _resolve(
     connect_timeout_s: float,
     depth: int,
 ) -> Endpoint:
-    config = defaults.config.lookup(host)
+    said = defaults.config if defaults.config.get_hostnames() else None
+    config = said.lookup(host) if said else paramiko.SSHConfigDict()
     if config.get("proxycommand", "none").lower() != "none":
         problem = f"~/.ssh/config has a ProxyCommand for {host}, which is not supported"
         raise NodeUnseen(subject, LookError.UNREACHABLE, problem, "use ProxyJump, or `jump`")

@@ -21,12 +21,12 @@ import paramiko
 
 from reconciler.core.changes import Reason
 from reconciler.core.codec import DecodeError, from_json
-from reconciler.core.model import Desired, Node, NodeState
+from reconciler.core.model import Desired, Fleet, Node, NodeState
 from reconciler.core.observed import Labels, Lease, LookError, NodeAnswer, NodeLook, Observed
 from reconciler.errors import NodeError
 from reconciler.nodes.channel import AgentPackage, Bootstrap
 from reconciler.nodes.credentials import Credentials
-from reconciler.nodes.endpoint import SshDefaults, of_node
+from reconciler.nodes.endpoint import Endpoint, SshDefaults, of_node
 from reconciler.nodes.lane import Backoff, Lane
 from reconciler.nodes.look import look_at
 from reconciler.nodes.memory import Memory
@@ -78,6 +78,7 @@ class NodePool:
         self._dialer = Dialer(credentials, self._gate, self._rng)
         self._package: AgentPackage | None = self._settings.agent
         self._lanes: dict[str, Lane] = {}
+        self._endpoints: dict[str, tuple[object, Endpoint]] = {}
         self._lock = threading.Lock()
         self._before: dict[str, tuple[dict[str, Any], NodeAnswer]] = {}
         self._memory = Memory(owner, self._settings.cache_file)
@@ -183,14 +184,25 @@ class NodePool:
         with self._lock:
             lanes = list(self._lanes.values())
             self._lanes.clear()
+        # All sockets first: then a thousand readers end side by side.
+        for lane in lanes:
+            lane.abort()
         for lane in lanes:
             lane.close()
         self._dialer.close()
 
     # --- how it is done ------------------------------------------------------------------------
 
+    def _endpoint(self, fleet: Fleet, node: Node) -> Endpoint:
+        """`of_node`, whose look into ~/.ssh/config costs more than a whole warm look at a node."""
+        asked = (fleet.ssh, fleet.root, node.address, node.ssh, node.root)
+        known = self._endpoints.get(node.name)
+        if known is None or known[0] != asked:
+            known = self._endpoints[node.name] = (asked, of_node(fleet, node, self._defaults))
+        return known[1]
+
     def _lane(self, desired: Desired, node: Node) -> Lane:
-        endpoint = of_node(desired.fleet, node, self._defaults)
+        endpoint = self._endpoint(desired.fleet, node)
         with self._lock:
             lane = self._lanes.get(node.name)
             if lane is None or lane.endpoint != endpoint:
@@ -222,6 +234,8 @@ class NodePool:
             lane.close()
         for name in self._before.keys() - wanted:
             del self._before[name]
+        for name in self._endpoints.keys() - wanted:
+            del self._endpoints[name]
         self._memory.forget(self._memory.known() - wanted)
 
     def _judge(self, look: NodeLook, remember: bool) -> NodeLook:

@@ -19,7 +19,8 @@ KEEPALIVE_S = 30
 """Idle time before the kernel probes the peer: firewalls forget a connection after a minute."""
 DEAD_AFTER_MS = 30_000
 """Unacknowledged data for this long ends the connection (TCP_USER_TIMEOUT)."""
-BUFFER = 65536
+SMALL, LARGE = 4096, 65536
+"""Bytes of one read. A reader that waits holds its buffer: a large one only follows a full one."""
 GIVEN_UP_POLL_S = 0.2
 """How soon a wait notices that nobody is interested any more."""
 
@@ -33,6 +34,7 @@ class TunedSocket(socket.socket):
     """
 
     _buffer: bytes = b""
+    _read: int = SMALL
 
     def tune(self) -> None:
         """Sets the options; where the platform lacks one, the default stays."""
@@ -51,7 +53,8 @@ class TunedSocket(socket.socket):
     def recv(self, size: int, flags: int = 0) -> bytes:
         """At most `size` bytes, from one large read: paramiko reads 16 bytes, then the rest."""
         if not self._buffer:
-            self._buffer = super().recv(BUFFER, flags)
+            self._buffer = super().recv(self._read, flags)
+            self._read = LARGE if len(self._buffer) == self._read else SMALL
             if _LINUX:
                 # Not sticky: the kernel falls back to delayed ACKs (40 ms) by itself.
                 self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
