@@ -15,8 +15,17 @@ from reconciler.core.verdict import JudgedLaunch, LaunchView, Verdict
 
 _ENDED = frozenset({Verdict.EXITED, Verdict.TIMED_OUT})
 _ADOPTABLE = frozenset(
-    {Verdict.STALE, Verdict.MISPLACED, Verdict.STARTING, Verdict.UNHEALTHY, Verdict.MATCHING}
+    {
+        Verdict.SURPLUS,
+        Verdict.SUSPENDED,
+        Verdict.STALE,
+        Verdict.MISPLACED,
+        Verdict.STARTING,
+        Verdict.UNHEALTHY,
+        Verdict.MATCHING,
+    }
 )
+"""Surplus ones too: a guard may keep them for days."""
 
 
 def repairs(judged: JudgedLaunch, access: Access) -> Iterator[Step]:

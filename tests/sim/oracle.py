@@ -26,6 +26,10 @@ def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list
         *no_more_than_max_parallel_begin(desired, diff, plan),
         *the_guard_holds(desired, diff, plan),
         *nothing_starts_where_it_must_not(desired, diff, plan),
+        *only_what_differs_is_stopped(diff, plan),
+        *starts_follow_the_verdicts(diff, plan),
+        *many_sick_at_once_are_left_alone(diff, plan),
+        *every_change_says_what_it_waits_for(plan),
     ]
 
 
@@ -104,7 +108,6 @@ def only_nodes_that_may_be_acted_on(
 def what_is_not_understood_is_left_alone(diff: Diff, plan: Plan) -> Iterator[str]:
     """Unknown and unreachable launches get no stop, no relabel; their replicas no second start."""
     touchy = (Verdict.UNKNOWN, Verdict.UNREACHABLE)
-    replicas = {j.view.launch: r for r in diff.replicas for j in r.launches}
     verdicts = {j.view.launch: j for r in diff.replicas for j in r.launches}
     verdicts |= {j.view.launch: j for j in diff.strays}
     by_name = {r.replica: r for r in diff.replicas}
@@ -121,9 +124,6 @@ def what_is_not_understood_is_left_alone(diff: Diff, plan: Plan) -> Iterator[str
                 yield f"start of {step.replica}, which nobody wants"
             elif replica.blocked or any(j.verdict in touchy for j in replica.launches):
                 yield f"start of {step.replica}, which may be running out of sight"
-    for _launch, replica in replicas.items():
-        if replica.verdict is Verdict.UNREACHABLE and replica.blocked:
-            continue
 
 
 def voluntary_stops_keep_enough_ready(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
@@ -246,6 +246,60 @@ def nothing_starts_where_it_must_not(desired: Desired, diff: Diff, plan: Plan) -
                 yield f"{step.launch} starts on {node.name} outside its pool"
             if placement.nodes and node.name not in placement.nodes:
                 yield f"{step.launch} starts on {node.name}, which it is not pinned to"
+
+
+def only_what_differs_is_stopped(diff: Diff, plan: Plan) -> Iterator[str]:
+    """A launch that is as wanted, or is on its way there, is never stopped."""
+    verdicts = {j.view.launch: j for r in diff.replicas for j in r.launches}
+    for step in plan.steps:
+        judged = verdicts.get(step.launch) if isinstance(step, StopStep) else None
+        if judged and judged.verdict in (Verdict.MATCHING, Verdict.STARTING):
+            yield f"stop of {step.launch}, which is {judged.verdict}"
+
+
+def starts_follow_the_verdicts(diff: Diff, plan: Plan) -> Iterator[str]:
+    """A start is of the effective profile, after the back-off, and beside one launch at most."""
+    by_name = {r.replica: r for r in diff.replicas}
+    for step in plan.steps:
+        replica = by_name.get(step.replica) if isinstance(step, StartStep) else None
+        if replica is None or not isinstance(step, StartStep):
+            continue
+        effective = replica.effective
+        if effective is None or effective.profile is None:
+            yield f"{step.launch} starts, but nothing may be started of {step.replica}"
+        elif step.fingerprint != effective.fingerprint:
+            yield f"{step.launch} starts from another profile than the effective one"
+        if replica.backoff.remaining_s > 0:
+            left = replica.backoff.remaining_s
+            yield f"{step.launch} starts {left:.0f} s before its back-off ends"
+        if replica.current:
+            current = next(j for j in replica.launches if j.view.launch == replica.current)
+            if current.verdict is not Verdict.UNHEALTHY:
+                yield f"{step.launch} starts beside {replica.current}, which is current"
+        known = max((j.view.seq for j in replica.launches), default=0)
+        if step.seq <= known:
+            yield f"{step.launch} has seq {step.seq}, {known} is known"
+
+
+def many_sick_at_once_are_left_alone(diff: Diff, plan: Plan) -> Iterator[str]:
+    """A cause outside is no work: under a brake only the probe is restarted."""
+    verdicts = {j.view.launch: (r, j) for r in diff.replicas for j in r.launches}
+    for step in plan.steps:
+        found = verdicts.get(step.launch) if isinstance(step, StopStep) else None
+        if found is None or found[1].verdict is not Verdict.UNHEALTHY:
+            continue
+        replica, judged = found
+        scopes = {f"model {replica.model}", *(f"node {n}" for n in judged.view.seen_nodes)}
+        mine = [b for b in diff.brakes if b.scope in scopes]
+        if mine and all(b.probe != replica.replica for b in mine):
+            yield f"stop of unhealthy {step.launch} although {mine[0].scope} is sick as a whole"
+
+
+def every_change_says_what_it_waits_for(plan: Plan) -> Iterator[str]:
+    """An idle reconciler and a stuck one must not look alike."""
+    for change in plan.changes:
+        if not change.steps and not change.waits:
+            yield f"{change.symbol} {change.address} does nothing and waits for nothing"
 
 
 def _serves(judged: JudgedLaunch) -> bool:

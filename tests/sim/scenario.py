@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from reconciler.core.changes import Reason
+from reconciler.core.diff import diff
 from reconciler.core.model import (
     AdapterPort,
     Desired,
@@ -61,6 +62,9 @@ FINAL = frozenset(
 
 HELD_UP = frozenset({Reason.MAX_UNAVAILABLE, Reason.MAX_PARALLEL, Reason.MAX_SURGE, Reason.CANARY})
 """What may wait for ever, but only beside a final hold that keeps something from being ready."""
+
+
+WRITTEN = frozenset({"start: checked", "stop: intent written", "relabel: written"})
 
 
 class Broken(AssertionError):
@@ -131,6 +135,7 @@ class Story:
                 self._judge(point)
                 continue
             self._nothing_is_shared(point)
+            self._only_the_leader_acts(who, point)
             if troubled:
                 fate[who] = self._fate()
                 if self.rng.random() < 0.004:
@@ -161,7 +166,9 @@ class Story:
     # --- what must hold ------------------------------------------------------------------------
 
     def _judge(self, made: Pass) -> None:
-        found = oracle.faults(made.desired, made.observed, made.diff, made.plan)
+        # Verdicts anew, so that a mistake planted there is not believed.
+        true = diff(made.desired, made.observed) if self.differ else made.diff
+        found = oracle.faults(made.desired, made.observed, true, made.plan)
         for step in made.plan.steps:
             self.log.append(f"{self.fleet.clock.now:.0f}s {step.kind} {step.launch}")
         if found:
@@ -180,13 +187,17 @@ class Story:
                     if thing in seen:
                         self._broken(f"{thing} of {node.name} has {seen[thing]} and {name}")
                     seen[thing] = name
-        running: dict[str, int] = {}
-        for machine in self.fleet.nodes.values():
-            for name, shard in machine.launches.items():
-                if shard.alive and not shard.record_written:
-                    self._broken(f"{name} runs on {machine.name} before its record is written")
-                if shard.alive and shard.spec["rank"] == 0 and shard.stop_at is None:
-                    running[name] = 1
+        for name, shard in node.launches.items():
+            if shard.alive and not shard.record_written:
+                self._broken(f"{name} runs on {node.name} before its record is written")
+
+    def _only_the_leader_acts(self, who: str, point: Point) -> None:
+        """What is written on a node is written under its current, living lease."""
+        if point.step not in WRITTEN:
+            return
+        lease = self.fleet.nodes[point.node].leases.shown(FLEET_ID)
+        if lease is None or lease.owner != who or lease.remaining_s <= 0:
+            self._broken(f"{who} did {point.op} on {point.node}, which {lease} leads")
 
     def _quiet(self) -> None:
         """Faults stop; the fleet has to come to rest on today's profile, or on a hold."""
@@ -237,6 +248,10 @@ class Story:
         return not any(bad & set(p.args) for p in self.desired.profiles.values())
 
     def _converged(self, made: Pass) -> None:
+        for node in self.fleet.nodes.values():
+            for name, shardlet in node.launches.items():
+                if shardlet.alive and not shardlet.supervised:
+                    self._broken(f"{name} on {node.name} has no supervisor at rest")
         held = {h.subject for h in made.plan.holds if h.reason in FINAL}
         may_wait = HELD_UP | ({Reason.BACKOFF} if not self.desired_is_good else set())
         held |= {f"replica {c.address}" for c in made.plan.changes if c.waits_for in may_wait}
