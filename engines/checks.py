@@ -115,7 +115,7 @@ def _check_values(path: str, word: Word) -> Iterator[Problem]:
         elif _looks_like_json(word, value) and "." not in name:
             try:
                 json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield Problem(
                     where,
                     f"the value of {name} is not JSON ({error}): {value[:60]}",
