@@ -8,6 +8,7 @@ that a terminal shows what a file holds and not what it wants the terminal to do
 from __future__ import annotations
 
 import difflib
+import heapq
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -185,9 +186,9 @@ def quoted(value: object) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean 'replicas'?` where one of `known` is near; else the empty text.
 
-    Words are cut first: difflib takes time with the product of both lengths.
+    Long words are left out: difflib takes time with the product of both lengths.
     """
-    options = [k for k in known if len(k) <= MAX_VALUE]
+    options = [k for k in known if abs(len(k) - len(word)) <= 8 and len(k) <= MAX_VALUE]
     if len(word) > MAX_VALUE:
         return ""
     folded = {option.lower().replace("-", "_"): option for option in options}
@@ -198,9 +199,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def listed(words: Iterable[str], most: int = 12) -> str:
     """`a, b, c`, sorted, and how many more there are."""
-    ordered_words = sorted(words)
-    more = len(ordered_words) - most
-    text = ", ".join(ordered_words[:most])
+    every = list(words)
+    more = len(every) - most
+    text = ", ".join(heapq.nsmallest(most, every))
     return f"{text} and {more} more" if more > 0 else text
 
 

@@ -18,7 +18,7 @@ from reconciler.fleet import schemas
 from reconciler.fleet.checks import check
 from reconciler.fleet.explain import explain
 from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
-from reconciler.fleet.findings import Finding, dotted, listed, nearest, ordered, quoted
+from reconciler.fleet.findings import Finding, dotted, nearest, ordered, quoted
 from reconciler.fleet.repo import Entry, Repo, SourceFile, safe_name
 from reconciler.fleet.strictyaml import Document, Limits, parse
 
@@ -236,7 +236,7 @@ def _resolve(
     if last not in documents:
         # Told once, by the profile that names it; those that build on that one are only dropped.
         if len(bases) == 1 and not repo.maybe("Profile", last):
-            hint = nearest(last, documents) or f"profiles are {listed(documents)}"
+            hint = repo.choices(last, "profiles", documents)
             findings.append(repo.finding(entry, at, f"profile {quoted(last)} does not exist", hint))
         _drop(repo, entry)
         return budget

@@ -8,13 +8,13 @@ almost every file of almost every revision is without findings.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reconciler.core.changes import Reason
 from reconciler.fleet.explain import place
-from reconciler.fleet.findings import Finding, dotted
+from reconciler.fleet.findings import Finding, dotted, listed, nearest
 from reconciler.fleet.strictyaml import Document, Limits, Path, decode, parse_with_positions
 
 EXAMPLE_FLEET_ID = "00000000-0000-4000-8000-00000000feed"
@@ -72,6 +72,9 @@ class Repo:
     """Documents of a known kind that do not fit: their references are checked all the same."""
     blind: bool = False
     """Some file could not be read to its end, so any name may be defined there."""
+    guesses: int = 100_000
+    """Names that may still be compared for "did you mean": each costs some microseconds, and a
+    hostile repo has thousands of wrong ones among thousands of right ones."""
     _placed: dict[str, Sequence[Document]] = field(default_factory=dict)
 
     def of(self, kind: str) -> Mapping[str, Entry]:
@@ -85,6 +88,15 @@ class Repo:
     def maybe(self, kind: str, name: str) -> bool:
         """Whether `name` is or may be defined."""
         return self.blind or name in self.of(kind) or name in self.broken.get(kind, ())
+
+    def choices(self, name: str, what: str, known: Collection[str]) -> str:
+        """What to write instead of an unknown `name`: the nearest one, or which there are."""
+        if not known:
+            return f"there are no {what}"
+        if self.guesses < len(known):
+            return f"there are {len(known)} {what}"
+        self.guesses -= len(known)
+        return nearest(name, known) or f"{what} are {listed(known)}"
 
     def positioned(self, document: Document) -> Document:
         """The same document with positions."""

@@ -46,8 +46,8 @@ class Limits:
     """Nesting inside a document; the schemas need 6."""
     values: int = 20_000
     """Values of one document, aliases counted as often as they are used."""
-    total_values: int = 2_000_000
-    """Values of the whole repo: about 300 MB."""
+    total_values: int = 1_000_000
+    """Values of the whole repo: about 200 MB."""
     findings: int = 200
     """Findings of one file after which its reading ends."""
 

@@ -19,6 +19,10 @@ from reconciler.fleet.redact import without_secrets
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
 
+MOST = 1000
+"""Findings after which no further profile is asked about: a wrong word among the arguments is
+compared with every flag of its engine, and a hostile repo has hundreds of thousands of them."""
+
 _STEP = re.compile(r"\[([0-9]+)\]|\.?([^.\[]+)")
 
 
@@ -43,6 +47,11 @@ def check(repo: Repo) -> Iterator[Finding]:
             if place not in told:
                 told.add(place)
                 yield finding
+        if len(told) > MOST:
+            message = f"it and what came before it have more than {MOST} findings"
+            hint = "profiles after it are looked at once these are mended"
+            yield repo.finding(entry, (), message, hint, reason=Reason.SCHEMA_FAILED)
+            return
 
 
 def _unknown_engine(repo: Repo, entry: Entry, name: str) -> Finding:

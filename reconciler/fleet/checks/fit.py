@@ -14,7 +14,7 @@ import engines
 from reconciler.core.build import allowed_gpus_mixed, check_capability, port_names
 from reconciler.core.changes import Reason
 from reconciler.core.model import Fleet, Node, Placement, ResolvedProfile
-from reconciler.fleet.findings import Finding, listed, nearest, quoted
+from reconciler.fleet.findings import Finding, listed, quoted
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
 
@@ -58,10 +58,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         resolved = ResolvedProfile(profile, models[profile.model])
         if placement.fabric and placement.fabric not in fabrics:
             message = f"no node has fabric {quoted(placement.fabric)}"
-            near = nearest(placement.fabric, fabrics)
-            hint = near or (
-                f"fabrics are {listed(fabrics)}" if fabrics else "no node has any fabric"
-            )
+            hint = repo.choices(placement.fabric, "fabrics", fabrics)
             yield repo.finding(entry, ("fabric",), message, hint)
             continue
         if placement.selector or placement.nodes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from reconciler.fleet.findings import MAX_VALUE, Finding, listed, nearest, quoted
+from reconciler.fleet.findings import MAX_VALUE, Finding, quoted
 from reconciler.fleet.repo import Entry, Repo, safe_name
 from reconciler.fleet.strictyaml import Document, Path
 
@@ -64,7 +64,7 @@ def _named(repo: Repo, entry: Entry, path: Path, kind: str, name: str) -> Iterat
         entry,
         path,
         f"{kind.lower()} {quoted(name)} does not exist",
-        _choices(name, f"{kind.lower()}s", repo.of(kind)),
+        repo.choices(name, f"{kind.lower()}s", repo.of(kind)),
     )
 
 
@@ -74,14 +74,7 @@ def _pool(
     if pool in pools or repo.blind or repo.broken.get("Node"):
         return
     message = f"no node is in pool {quoted(pool)}"
-    yield repo.finding(entry, path, message, _choices(pool, "pools", pools), key=key)
-
-
-def _choices(name: str, what: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if not names:
-        return f"there are no {what}"
-    return nearest(name, names) or f"{what} are {listed(names)}"
+    yield repo.finding(entry, path, message, repo.choices(pool, "pools", pools), key=key)
 
 
 def _case_twins(repo: Repo, entries: Mapping[str, Entry]) -> Iterator[Finding]:
