@@ -31,6 +31,7 @@ COMMON: tuple[Row, ...] = (
     Row(None, r"Cannot assign requested address|Errno 99\b", PLACE, "the address is not here"),
     Row(None, r"No CUDA GPUs are available|driver version is insufficient", PLACE, "no GPU"),
     Row(None, r"can't open file|No module named '?(vllm|sglang)", PLACE, "not installed here"),
+    Row(None, r"crun: setrlimit|crun: .*cgroup|rlimit type", PLACE, "limits of the node"),
     Row(125, r"", PLACE, "docker or podman could not create the container"),
     Row(126, r"", COMMAND, "the program cannot be executed"),
     Row(127, r"", COMMAND, "the program is not in the image"),

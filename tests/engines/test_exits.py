@@ -32,6 +32,8 @@ CASES = [
     ("command", 3, ["whatever"], CRASH),
     ("command", 1, ["bind: Address already in use"], PLACE),
     ("vllm", 125, ["Error: creating container storage: the name is in use"], PLACE),
+    ("vllm", 126, ["Error: crun: setrlimit `RLIMIT_NPROC`: OCI permission denied"], PLACE),
+    ("vllm", 126, [], COMMAND),
     ("vllm", 127, [], COMMAND),
 ]
 
