@@ -251,10 +251,11 @@ class Actor:
         return records.by_launch(self.node, self.observer.marks())[1].get(launch, "")
 
     def _see(self, launch: str) -> "Seen | None":
-        pids, _ = records.by_launch(self.node, self.observer.marks())
-        if launch not in pids and not os.path.isdir(self.node.launch_dir(launch)):
-            return None
-        return records.see(self.node, self.observer.cache, launch, pids)
+        try:
+            found = self.observer.launches(self.observer.marks())
+        except OSError as error:
+            raise AgentError("io", "%s: %s" % (self.node.launches, error.strerror)) from None
+        return next((s for s in found if s.name == launch), None)
 
     def _supervise_again(self, seen: Seen, fleet: str) -> None:
         mark = "%s/%s/-@%s" % (fleet, seen.name, self.node.identity.machine_id)

@@ -32,7 +32,7 @@ class Ending:
         self, supervisor: "Supervisor", ending: Json, grace_s: float, drain_s: float, gently: bool
     ) -> None:
         self._up = supervisor
-        self._ending = ending
+        self._ending = dict(ending)
         self._grace_s = grace_s
         self._drain_until = boottime() + drain_s
         self._signalled: Optional[float] = None
@@ -40,6 +40,7 @@ class Ending:
         self._gently = gently
         self._stuck = False
         self._helper: Optional[Process] = None
+        self._removed = False
 
     def hurry(self, grace_s: float) -> None:
         """Asked again: a shorter grace counts, and there is no more draining with a grace of 0."""
@@ -86,7 +87,7 @@ class Ending:
         assert self._signalled is not None
         main, spec = self._main(), self._up.spec
         if spec is not None and spec.container is not None:
-            command = tuple(containers.stop_command(spec.container, self._grace_s))
+            command = containers.stop_command(spec.container, self._grace_s)
             env = environment.base(self._up.env)
             try:
                 self._helper = children.start("stop", command, env, self._up.folder, "")
@@ -108,12 +109,25 @@ class Ending:
             told: Json = {"code": code, "signal": signame, "command": process.name}
             self._ending = {**self._ending, **told}
 
+    def _end_container(self) -> None:
+        """Its exit is recorded before it is removed: with it the runtime forgets."""
+        spec = self._up.spec
+        container = spec.container if spec is not None else None
+        if container is None or self._removed:
+            return
+        env = environment.base(self._up.env)
+        told = containers.outcome(container, env)
+        if told is not None and told.out_of_memory:
+            self._ending["message"] = self._ending.get("message") or "out of memory"
+        containers.remove(container, env)
+        self._removed = not self._up.container_left(anew=True)
+
     def _kill(self, now: float) -> None:
-        if self._up.running is not None and self._up.container_left():
-            self._up.running.remove_container()
+        self._end_container()
         left = self._up.tree.kill(KILL_S)
         self._note_main_exit()
         if not left and not self._up.container_left():
+            self._end_container()
             self._up.status.ended(boottime(), self._ending)
             return
         self._stuck = True

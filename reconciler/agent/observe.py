@@ -18,6 +18,7 @@ from .gpus import GpuLooks
 from .node import FORMAT, Node, boottime
 from .probes import Probes
 from .records import Seen
+from .spec import LAUNCH
 from .store import Damaged
 from .wire import AgentError, Json
 
@@ -26,6 +27,9 @@ NOT_ASKED = "not asked for"
 FULL_SCAN_S = 30.0
 """How often all of /proc is read anew; between, only what is new. A pid that was reused by a marked
 process within this time is then found, and the lock has told of a supervised launch all along."""
+
+CONTAINERS_S = 60.0
+CONTAINER_ASK_S = 12.0
 
 STATIC_S = 5.0
 """How long adapters and interfaces are believed: sysfs costs half a millisecond per adapter."""
@@ -46,6 +50,8 @@ class Observer:
         self._last_full = float("-inf")
         self._network: Tuple[float, Json] = (float("-inf"), {})
         self._constant = _constants(node)
+        self._last_containers = float("-inf")
+        self._strays: List[str] = []
 
     def answer(self, parts: List[str], deadline_s: float, fleet: str) -> Json:
         """A `NodeAnswer`. Parts that were not asked for say so: they are unknown, not empty."""
@@ -91,7 +97,43 @@ class Observer:
         names = records.launch_names(self.node)
         names += sorted(set(pids) - set(names))
         self.cache.forget(tuple(self.node.launch_dir(n) + "/" for n in names) or ("/\0",))
-        return [records.see(self.node, self.cache, name, pids) for name in names]
+        seen = [records.see(self.node, self.cache, name, pids) for name in names]
+        return self._with_containers(seen)
+
+    def _with_containers(self, seen: List[Seen]) -> List[Seen]:
+        """Containers of launches without supervisor; once a minute, those without a record as well.
+
+        The tool takes a twentieth of a second, so it is only asked where the answer may matter.
+        """
+        now = boottime()
+        unsure = any(s.may_be_contained for s in seen)
+        if not unsure and now - self._last_containers < CONTAINERS_S:
+            return self._add_contained(seen, self._strays)
+        self._last_containers = now
+        reply = self._probes.system.ask({"containers": None}, CONTAINER_ASK_S)
+        told: Dict[str, Optional[List[Json]]] = {}
+        for part in reply.parts:
+            told.update(part["containers"])
+        running = [entry for entries in told.values() for entry in entries or ()]
+        silent = {tool for tool, entries in told.items() if entries is None}
+        found = {entry["launch"] for entry in running if LAUNCH.match(str(entry["launch"]))}
+        for s in seen:
+            tool = ((s.spec or {}).get("container") or {}).get("tool")
+            if s.may_be_contained and (reply.error or tool in silent):
+                # Not seen is not the same as ended.
+                found.add(s.name)
+        known = {s.name for s in seen}
+        self._strays = sorted(found - known)
+        return self._add_contained(
+            [s._replace(contained=s.name in found and s.may_be_contained) for s in seen],
+            self._strays,
+        )
+
+    def _add_contained(self, seen: List[Seen], names: List[str]) -> List[Seen]:
+        known = {s.name for s in seen}
+        fresh = [n for n in names if n not in known]
+        strays = [records.see(self.node, self.cache, n, {})._replace(contained=True) for n in fresh]
+        return seen + strays
 
     def _shards(self, marks: Dict[int, str]) -> Json:
         try:

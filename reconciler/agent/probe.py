@@ -12,7 +12,7 @@ import resource
 import sys
 from typing import Any, Callable, Dict, Iterator, List
 
-from . import netlink, nvml
+from . import containers, environment, netlink, nvml
 from .wire import Json
 
 _SYSFS = "/sys/class/infiniband"
@@ -52,6 +52,7 @@ def _system(request: Json) -> Iterator[Json]:
         "adapters": lambda _: adapters(),
         "interfaces": lambda _: [dict(i._asdict()) for i in netlink.interfaces()],
         "resources": lambda root: resources(root),
+        "containers": lambda _: containers.by_launch(environment.base(os.environ)),
         "paths": lambda paths: [path_state(p) for p in paths],
     }
     for name, argument in request.items():

@@ -38,11 +38,19 @@ class Seen(NamedTuple):
     pids: Tuple[int, ...]
     """Living processes of it, the supervisor left out."""
     same_boot: bool
+    contained: bool = False
+    """Its container runs, or that could not be found out."""
 
     @property
     def alive(self) -> bool:
         """The lock is held, or something of it runs."""
-        return self.supervised or bool(self.pids)
+        return self.supervised or bool(self.pids) or self.contained
+
+    @property
+    def may_be_contained(self) -> bool:
+        """Only its container tool can say whether it lives."""
+        unsure = self.same_boot and not self.supervised and self.phase not in ("", ENDED)
+        return unsure and bool(self.spec and self.spec.get("container"))
 
     @property
     def phase(self) -> str:

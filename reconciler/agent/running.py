@@ -31,10 +31,11 @@ SIDECAR_GOOD_S = 30.0
 """A sidecar that ran for this long has not failed quickly."""
 
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.5, 30.0
+TOOL_FAILED = (125, 127)
+"""Exit codes of docker and podman where no container was made (no daemon, no such program)."""
+
 CRASH_GRACE_S = 10.0
 """For what is left after the last command ended by itself: it has nothing to finish any more."""
-
-CONTAINER_ASK_S = 5.0
 
 
 class _Sidecar:
@@ -60,9 +61,10 @@ class Running:
         self._pidfds: Dict[str, int] = {}
         self._own: set = set()  # type: ignore[type-arg]
         self._next_try = 0.0
-        self._next_container_ask = 0.0
         self._indices: Optional[List[int]] = None
         self._began = supervisor.status.adopted
+        self._waits = False
+        """The last command is a `wait` on its container, whose client went with a supervisor."""
         if supervisor.status.adopted:
             self._take_over()
 
@@ -110,10 +112,38 @@ class Running:
         """An adopted shard whose last command is gone or unvouched for: end what is left."""
         container = self._spec.container
         if container is not None and self._up.container_left():
-            return False
+            return not self._wait_for_container()
+        if container is not None and self._up.status.phase != records.STARTING:
+            self._end_by_container()
+            return True
         message = "it ended, or was not yet running, while it had no supervisor"
         self._up.end({"kind": "unknown", "command": self._last.name, "message": message}, 10.0)
         return True
+
+    def _wait_for_container(self) -> bool:
+        """Have the runtime tell when the container ends; whether that could be asked."""
+        assert self._spec.container is not None
+        env = environment.base(self._up.env)
+        command = containers.wait_command(self._spec.container)
+        try:
+            process = children.start("wait", command, env, self._up.folder, "")
+        except OSError:
+            return False
+        self._waits = True
+        self._own.add(process.pid)
+        self._status.processes[self._last.name] = process._replace(name=self._last.name)
+        return True
+
+    def _end_by_container(self) -> None:
+        """An adopted container's end: its runtime knows the exit that no supervisor saw."""
+        assert self._spec.container is not None
+        told = containers.outcome(self._spec.container, environment.base(self._up.env))
+        if told is None:
+            self._end_by_itself(False, None, "")
+            return
+        message = "out of memory" if told.out_of_memory else ""
+        ending: Json = {"kind": "exited", "code": told.code, "command": self._last.name}
+        self._up.end({**ending, "message": message}, CRASH_GRACE_S)
 
     # --- Ends ---------------------------------------------------------------------------------
 
@@ -126,7 +156,10 @@ class Running:
                 continue
             self._forget(process)
             code, signame = (None, "") if status is None else children.outcome(status)
-            if name == self._last.name:
+            if name == self._last.name and self._waits:
+                # Next turn: the container has ended, or the wait itself was killed.
+                self._waits = False
+            elif name == self._last.name:
                 self._end_by_itself(status is not None, code, signame)
             else:
                 self._sidecar_ended(name, now, code, signame)
@@ -140,6 +173,7 @@ class Running:
             os.close(fd)
 
     def _end_by_itself(self, seen: bool, code: Optional[int], signame: str) -> None:
+        self._up.tool_failed = code in TOOL_FAILED
         kind = "unknown" if not seen else "signal" if signame else "exited"
         message = "" if seen else "it ended; its exit code was its first supervisor's to know"
         ending: Json = {"kind": kind, "code": code, "signal": signame, "command": self._last.name}
@@ -169,6 +203,8 @@ class Running:
         for command in self._spec.commands:
             if command.name in self._status.processes:
                 continue
+            if self._status.adopted and command is self._last:
+                return
             sidecar = self._sidecars.get(command.name)
             if sidecar is not None and now < sidecar.again_at:
                 self._next_try = min(self._next_try, sidecar.again_at)
@@ -263,11 +299,6 @@ class Running:
         )
         ending: Json = {"kind": "timeout", "command": self._last.name, "message": message}
         self._up.end(ending, self._spec.stop_grace_s)
-
-    def remove_container(self) -> None:
-        """End what the container tool may have left."""
-        if self._spec.container is not None:
-            containers.remove(self._spec.container, environment.base(self._up.env))
 
 
 def _accepts(target: Tuple[str, int]) -> bool:

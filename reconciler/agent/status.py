@@ -48,6 +48,7 @@ class Status:
     def restore(self, told: Json) -> None:
         """Take over what the supervisor before this one knew."""
         self.adopted = True
+        self.phase = "starting" if told.get("phase") == "starting" else "running"
         health = told.get("health") if isinstance(told.get("health"), dict) else {}
         assert isinstance(health, dict)
         self.ever_ready = told.get("ever_ready") is True

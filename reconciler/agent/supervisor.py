@@ -14,7 +14,20 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import cgroup, children, containers, locks, logs, node, procs, records, shm, spec, store
+from . import (
+    cgroup,
+    children,
+    containers,
+    environment,
+    locks,
+    logs,
+    node,
+    procs,
+    records,
+    shm,
+    spec,
+    store,
+)
 from .ending import Ending
 from .health import Probe
 from .node import boottime
@@ -110,6 +123,10 @@ class Supervisor:
         self.spec = parsed
         self.status = status
         self.env = env
+        self.tool_failed = False
+        """The container tool ended with a failure of its own: there is no container."""
+        self._container_asked = float("-inf")
+        self._container_left = False
         self.exits: Dict[int, int] = {}
         """Wait statuses of ended children that nobody has asked about yet."""
         self._group(owns)
@@ -300,11 +317,17 @@ class Supervisor:
         while not self.status.save() and time.monotonic() < until:
             time.sleep(TURN_S)
 
-    def container_left(self) -> bool:
-        """Whether the shard's container may still run."""
+    def container_left(self, *, anew: bool = False) -> bool:
+        """Whether the shard's container may still run; the tool is asked once a second at most."""
         if self.spec is None or self.spec.container is None:
             return False
-        return containers.is_running(self.spec.container, dict(self.env)) is not False
+        now = boottime()
+        if anew or now - self._container_asked >= TURN_S:
+            told = containers.is_running(self.spec.container, environment.base(self.env))
+            # Not seen is not ended, unless the tool itself said that it made none.
+            self._container_left = not self.tool_failed if told is None else told
+            self._container_asked = now
+        return self._container_left
 
 
 def note(text: str) -> None:

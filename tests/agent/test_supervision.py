@@ -228,14 +228,13 @@ def test_another_boot_means_ended_and_nothing_is_signalled(node: Node, specs: Sp
 
 def test_a_reused_pid_is_neither_alive_nor_signalled(node: Node, specs: Specs) -> None:
     node.start(specs.shell("job-0-aaaaa", ["sleep", "600"]))
-    (pid,) = node.until("job-0-aaaaa", lambda s: s["pids"] != [])["pids"]
+    path = node.root / "launches" / "job-0-aaaaa" / "status.json"
+    status = poll(lambda: json.loads(path.read_text()), lambda told: told["processes"] != [])
+    pid = status["processes"][0]["pid"]
     kill_supervisor(node, "job-0-aaaaa")
     os.kill(pid, signal.SIGKILL)
     poll(lambda: gone(pid), bool)
     bystander = node.session().process
-    path = node.root / "launches" / "job-0-aaaaa" / "status.json"
-    text = path.read_text()
-    status = json.loads(text)
     status.pop("check")
     status["processes"][0]["pid"] = bystander.pid
     path.write_text(json.dumps(status))
