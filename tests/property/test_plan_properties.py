@@ -32,9 +32,9 @@ def worlds(draw: st.DrawFn) -> World:
     names = NODES[: draw(st.integers(1, 4))]
     for name in names:
         fabrics = draw(st.sampled_from([(), ("ib-a",), ("ib-a", "ib-b"), ("ib-b",)]))
-        state = draw(st.sampled_from(["active"] * 5 + ["cordoned", "draining"]))
+        state = draw(st.sampled_from(["active"] * 12 + ["cordoned", "draining"]))
         klass = draw(st.sampled_from(["h100", "h100", "l40s"]))
-        world = world.node(name, gpus=draw(st.integers(1, 4)), fabrics=fabrics, klass=klass)
+        world = world.node(name, gpus=draw(st.integers(2, 8)), fabrics=fabrics, klass=klass)
         world = world.edit_node(name, state=state)
     percent = draw(st.sampled_from([10, 50, 100]))
     world = world.with_fleet(max_parallel=Limit(percent=percent))
@@ -49,7 +49,7 @@ def worlds(draw: st.DrawFn) -> World:
         rollout = {
             "max_unavailable": draw(st.integers(0, 2)),
             "max_surge": draw(st.integers(0, 1)),
-            "update": draw(st.sampled_from(["rolling", "rolling", "rolling", "manual"])),
+            "update": draw(st.sampled_from([*["rolling"] * 6, "manual"])),
         }
         world = world.placement(
             f"c{number}",
@@ -64,17 +64,17 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def _launches(draw: st.DrawFn, world: World, names: tuple[str, ...]) -> World:
-    for _ in range(draw(st.integers(0, 8))):
+    for _ in range(draw(st.integers(2, 10))):
         number = draw(st.integers(0, len(world.placements) - 1))
         count = world.profiles[f"f{number}"].nodes
         on = tuple(draw(st.permutations(names))[:count])
         if len(on) < count:
             continue
-        over = {"record": {"fingerprint": ""}} if draw(st.integers(0, 9)) == 0 else {}
+        over = {"record": {"fingerprint": ""}} if draw(st.integers(0, 19)) == 0 else {}
         world = world.launch(
             f"c{number}-{draw(st.integers(0, 3))}",
             on=on,
-            state=draw(st.sampled_from([*sorted(STATES), "ready", "ready", "ready"])),
+            state=draw(st.sampled_from([*sorted(STATES), *["ready"] * 25])),
             absent=(1,) if count > 1 and draw(st.integers(0, 5)) == 0 else (),
             **over,
         )
@@ -87,7 +87,11 @@ def _twists(draw: st.DrawFn, world: World, names: tuple[str, ...]) -> World:
         if draw(st.booleans()):
             world = world.edit(name, args=("--context", "8"))
     for name in sorted(world.placements):
-        twist = draw(st.sampled_from(["", "", "", "restart", "suspend", "remove", "rename"]))
+        twist = draw(
+            st.sampled_from(
+                ["", "", "restart", "restart", "restart", "suspend", "remove", "rename"]
+            )
+        )
         if twist == "restart":
             world = world.edit_placement(name, restart="please")
         elif twist == "suspend":
@@ -97,7 +101,7 @@ def _twists(draw: st.DrawFn, world: World, names: tuple[str, ...]) -> World:
         elif twist == "rename":
             world = world.rename_placement(name, f"new-{name}")
     for name in names:
-        twist = draw(st.sampled_from(["", "", "", "", "silent", "known", "lease", "hold", "lost"]))
+        twist = draw(st.sampled_from([*[""] * 25, "silent", "known", "lease", "hold", "lost"]))
         if twist in ("silent", "known"):
             world = world.silent(name, remembered=twist == "known")
         elif twist == "lease":

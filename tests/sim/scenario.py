@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from reconciler.core.changes import Reason
 from reconciler.core.diff import diff
@@ -30,7 +31,7 @@ from reconciler.core.model import (
     Rollout,
 )
 from reconciler.core.verdict import Verdict
-from reconciler.simulate.engine import of_sim_engine
+from reconciler.simulate.engine import Behaviour, of_sim_engine
 from reconciler.simulate.fleet import Fate, Point, SimFleet
 from reconciler.simulate.node import own_place
 from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
@@ -86,7 +87,7 @@ class Story:
         numbers = itertools.count()
         self.ids: Callable[[], str] = lambda: f"s{next(numbers)}"
         self.desired = first_revision(self.rng)
-        self.fleet = SimFleet.of(self.desired, of_sim_engine, self.bugs)
+        self.fleet = SimFleet.of(self.desired, behave, self.bugs)
         self.commits = 0
         self.one = self._reconciler("one")
         self.two: SimReconciler | None = None
@@ -208,6 +209,7 @@ class Story:
             node.lost_gpus.clear()
             for shardlet in node.launches.values():
                 shardlet.sick = False
+                shardlet.behaviour = replace(shardlet.behaviour, unkillable=False)
         nodes = {
             n: replace(d, state=NodeState.ACTIVE, reason="") for n, d in self.desired.nodes.items()
         }
@@ -366,7 +368,7 @@ class Story:
     def _trouble(self) -> None:
         node = self.fleet.nodes[self.rng.choice(sorted(self.fleet.nodes))]
         living = [s for s in node.launches.values() if s.alive]
-        dice = self.rng.randrange(8)
+        dice = self.rng.randrange(9)
         self.log.append(f"{self.fleet.clock.now:.0f}s trouble {dice} on {node.name}")
         if dice in (0, 1):
             node.silent = not node.silent
@@ -384,8 +386,16 @@ class Story:
             gpu = self.rng.choice(node.gpus).uuid
             if node.nvml and gpu not in {g for s in living for g in own_place(s.spec)["gpus"]}:
                 node.strangers[gpu] = 77
+        elif dice == 8 and living:
+            shard = self.rng.choice(living)
+            shard.behaviour = replace(shard.behaviour, unkillable=True)
         elif dice == 7 and self.rng.random() < 0.5:
             self._forget("one")
+
+
+def behave(spec: Mapping[str, Any]) -> Behaviour:
+    """As its flags say; every other launch takes longer to stop than a pass takes."""
+    return replace(of_sim_engine(spec), stop_s=12.0 if spec["seq"] % 2 else 2.0)
 
 
 def first_revision(rng: random.Random) -> Desired:
@@ -418,7 +428,7 @@ def first_revision(rng: random.Random) -> Desired:
             nodes=2 if wide else 1,
             args=("--load-time", "20"),
             start_timeout_s=120,
-            stop_grace_s=5,
+            stop_grace_s=20,
         )
         placements[f"c{n}"] = Placement(
             name=f"c{n}",

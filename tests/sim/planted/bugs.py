@@ -180,12 +180,20 @@ def _one_class(desired: Desired) -> Desired:
     return replace(desired, nodes=nodes)
 
 
-def _like_adapters(desired: Desired) -> Desired:
-    nodes = {
-        n: replace(d, fabrics={f: replace(v, adapters=()) for f, v in d.fabrics.items()})
-        for n, d in desired.nodes.items()
+def _as_if_seen(observed: Observed) -> Observed:
+    looks = {
+        name: replace(look, answer=look.answer or look.last, error=None)
+        for name, look in observed.nodes.items()
     }
-    return replace(desired, nodes=nodes)
+    return replace(observed, nodes=looks)
+
+
+def _old_differ(desired: Desired, observed: Observed) -> Diff:
+    return diff(desired, _as_if_seen(observed))
+
+
+def _old_planner(desired: Desired, observed: Observed, made: Diff, ids: IdSource) -> Plan:
+    return plan(desired, _as_if_seen(observed), made, ids)
 
 
 def _only_shards(keep: Callable[[Shard], bool]) -> Callable[[NodeAnswer], NodeAnswer]:
@@ -247,7 +255,7 @@ BUGS: dict[str, Bug] = {
     # what is not seen
     "unreachable is missing": judged(_unseen_is_gone),
     "unreachable is exited": judged(_unreachable_is_exited),
-    "perhaps running is not running": judged(lambda r: replace(r, blocked="")),
+    "the last look is taken for today's": Bug(differ=_old_differ, planner=_old_planner),
     # verdicts
     "the old launch is superseded before the new one is ready": judged(_superseded_too_soon),
     "starting is stale": read_as(_starting_is_stale),
@@ -274,7 +282,6 @@ BUGS: dict[str, Bug] = {
     # places
     "cordons and drains are ignored": told_desired(_nodes(state=NodeState.ACTIVE)),
     "GPU classes are mixed": told_desired(_one_class),
-    "adapters are not counted": told_desired(_like_adapters),
     "what stops is free already": told_observed(_only_shards(lambda s: not s.stop_asked)),
     "what starts is not there yet": told_observed(_only_shards(lambda s: s.ever_ready)),
     "ports of the living are free": told_observed(_all_ports_free),
