@@ -47,7 +47,7 @@ TORCH: tuple[Row, ...] = (
     Row(None, r"attention heads .* must be divisible", COMMAND, "tp does not divide the heads"),
     Row(None, r"[Mm]odel architectures .* (are|is) not supported", COMMAND, "architecture"),
     Row(None, r"Repo id must be|not a local folder|Can't load the configuration of", PLACE, "path"),
-    Row(None, r"No such file or directory|FileNotFoundError", PLACE, "a file is not there"),
+    Row(None, r"No such file or directory: '", PLACE, "a file is not there"),
 )
 
 VLLM = (*COMMON, *ARGPARSE, *TORCH)

@@ -16,6 +16,8 @@ CASES = [
     ("vllm", 1, ["ValueError: The quantization method fp8 is not supported for the GPU"], COMMAND),
     ("vllm", 1, ["huggingface_hub.errors.HFValidationError: Repo id must be in the form"], PLACE),
     ("vllm", 1, ["RuntimeError: Engine core initialization failed."], CRASH),
+    ("vllm", 1, ["FileNotFoundError: [Errno 2] No such file or directory"], CRASH),
+    ("vllm", 1, ["OSError: [Errno 2] No such file or directory: '/models/x/config.json'"], PLACE),
     ("vllm", -9, [], CRASH),
     ("vllm", 0, [], CRASH),
     ("vllm", None, [], CRASH),
