@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from reconciler.fleet.checks import (
+    adapters,
     engine,
     fabrics,
     fit,
@@ -30,6 +31,7 @@ CHECKS: tuple[Callable[[Repo], Iterable[Finding]], ...] = (
     secrets.check,
     literals.check,
     engine.check,
+    adapters.check,
     fit.check,
 )
 
