@@ -25,7 +25,7 @@ from reconciler.core.parts import (
     todays,
 )
 from reconciler.core.rollout import Wait
-from reconciler.core.starting import not_startable
+from reconciler.core.starting import back_off, not_startable
 from reconciler.core.tally import is_ready
 from reconciler.core.verdict import JudgedLaunch, JudgedReplica, Verdict
 
@@ -44,7 +44,7 @@ def replace(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
         wait = parts.budget.replace(replica.replica)
     if wait:
         symbol = Symbol.START_FIRST if could_surge(parts, replica) else Symbol.STOP_FIRST
-        if wait[0] is Reason.SICK_TOGETHER:
+        if wait[0] in (Reason.SICK_TOGETHER, Reason.CRASH_LOOP):
             parts.draft.holds.append(
                 Hold(f"replica {replica.replica}", wait[0], wait[1], replica.placement)
             )
@@ -89,10 +89,7 @@ def _why_not_now(
     if wait:
         return wait
     if replica.backoff.remaining_s > 0:
-        return Reason.BACKOFF, (
-            f"{replica.backoff.failures} failed starts of its successor; the next one in"
-            f" {replica.backoff.remaining_s:.0f} s"
-        )
+        return back_off(replica)
     if old.verdict is Verdict.UNHEALTHY and replica.model in parts.healing:
         return Reason.MAX_UNAVAILABLE, (
             f"unhealthy replicas of model {replica.model} are replaced one at a time"

@@ -37,7 +37,12 @@ def start(parts: Parts, replica: JudgedReplica) -> None:
         return
     wait_s = replica.backoff.remaining_s
     if wait_s > 0:
-        _back_off(parts, replica, seats)
+        # It keeps its seats meanwhile: a crash must not cost it its place.
+        parts.starter.reserve(replica, seats)
+        reason, message = back_off(replica)
+        _add_start(parts, replica, seats, (), (reason, message))
+        subject = f"replica {replica.replica}"
+        parts.draft.holds.append(Hold(subject, reason, message, replica.placement))
         return
     step = parts.starter.start(replica, seats)
     if isinstance(step, Hold):
@@ -70,17 +75,13 @@ def _clear(parts: Parts, replica: JudgedReplica, own: Going, seats: Sequence[Sea
     return busy.isdisjoint(seat.node for seat in seats)
 
 
-def _back_off(parts: Parts, replica: JudgedReplica, seats: Sequence[Seat]) -> None:
-    """It keeps its seats meanwhile: a crash must not cost it its place."""
-    parts.starter.reserve(replica, seats)
-    backoff = replica.backoff
-    reason = Reason.CRASH_LOOP if backoff.failures >= CRASH_LOOP else Reason.BACKOFF
-    message = (
-        f"{backoff.failures} failed starts; the next one in {backoff.remaining_s:.0f} s"
+def back_off(replica: JudgedReplica) -> Wait:
+    """How long it waits for its next start, after how many that failed."""
+    failures = replica.backoff.failures
+    return Reason.CRASH_LOOP if failures >= CRASH_LOOP else Reason.BACKOFF, (
+        f"{failures} failed starts; the next one in {replica.backoff.remaining_s:.0f} s"
         f" (`reconcile retry {replica.replica}` starts it at once)"
     )
-    _add_start(parts, replica, seats, (), (reason, message))
-    parts.draft.holds.append(Hold(f"replica {replica.replica}", reason, message, replica.placement))
 
 
 def _add_start(
