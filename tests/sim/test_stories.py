@@ -9,8 +9,8 @@ import pytest
 
 from tests.sim.scenario import Story
 
-SEEDS = 400
-BATCH = 20
+SEEDS = 1000
+BATCH = 50
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
