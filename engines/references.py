@@ -11,7 +11,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 
 from engines import addresses
 from engines.base import EngineProfile, Fabric, LaunchRequest, Problem, RenderedFile
@@ -48,26 +49,31 @@ NAMES: Mapping[str, str] = {
 FAMILIES = ("port.", "members.")
 
 
-@dataclass(frozen=True)
 class References:
-    """The values of all references for one rank."""
+    """The values of all references for one rank; worked out when the first one is met."""
 
-    values: Mapping[str, str]
+    def __init__(self, request: LaunchRequest, rank: int) -> None:
+        self._request = request
+        self._rank = rank
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """Name to value; empty where this rank has none."""
+        return _values(self._request, self._rank)
 
     def expand(self, text: str) -> str:
         """`text` with every reference replaced. ValueError: unknown, or without a value here."""
+        return REFERENCE.sub(self._one, text) if "$" in text else text
 
-        def one(match: re.Match[str]) -> str:
-            if match[1]:
-                return match[0][1:]
-            if match[2] not in self.values or not match[0].endswith(")"):
-                raise ValueError(f"{match[0]} is not known; {_hint(match[2], self.values)}")
-            value = self.values[match[2]]
-            if not value:
-                raise ValueError(f"{match[0]} has no value on node {self.values['node.name']}")
-            return value
-
-        return REFERENCE.sub(one, text)
+    def _one(self, match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0][1:]
+        if match[2] not in self.values or not match[0].endswith(")"):
+            raise ValueError(f"{match[0]} is not known; {_hint(match[2], self.values)}")
+        value = self.values[match[2]]
+        if not value:
+            raise ValueError(f"{match[0]} has no value on node {self.values['node.name']}")
+        return value
 
     def all(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Every text expanded, in order."""
@@ -83,7 +89,11 @@ class References:
 
 
 def references(request: LaunchRequest, rank: int) -> References:
-    """The values for one rank of `request`."""
+    """The references of one rank of `request`."""
+    return References(request, rank)
+
+
+def _values(request: LaunchRequest, rank: int) -> dict[str, str]:
     own, leader = request.hosts[rank], request.hosts[0]
     fabric = own.fabric or Fabric("", "none")
     gid = fabric.gid_index
@@ -116,7 +126,7 @@ def references(request: LaunchRequest, rank: int) -> References:
         values[f"port.{name}"] = str(port)
         ends = (host.http if name == "http" else host.address for host in request.hosts)
         values[f"members.{name}"] = ",".join(addresses.host_port(end, port) for end in ends)
-    return References(values)
+    return values
 
 
 def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:

@@ -25,6 +25,7 @@ from engines.capability import check_quantization
 from engines.environment import collective_env
 from engines.programs import program
 from engines.references import references
+from engines.vllm_profile import check_modes, dp_local, quantization, transfers_kv
 
 RESERVED: Mapping[str, str] = {
     "--model": "the model's path",
@@ -67,9 +68,6 @@ RESERVED_ENV: Mapping[str, str] = {
     "RAY_ADDRESS": "the launch's own Ray",
 }
 
-EXECUTORS = ("", "mp", "ray")
-BALANCING = ("internal", "hybrid", "external")
-
 HTTP, MASTER, DP_RPC, SUPERVISOR, SIDE_CHANNEL = "http", "master", "dp-rpc", "dp-supervisor", "kv"
 
 
@@ -97,9 +95,9 @@ class Vllm:
             names += [DP_RPC, SUPERVISOR]
         if profile.executor == "ray":
             names += vllm_ray.port_names(profile)
-        if _transfers_kv(profile):
+        if transfers_kv(profile):
             # Each data-parallel rank of a node listens at the first one plus its own number.
-            extra = range(1, _dp_local(profile))
+            extra = range(1, dp_local(profile))
             names += [SIDE_CHANNEL, *(f"{SIDE_CHANNEL}-{n}" for n in extra)]
         return (*names, *profile.ports)
 
@@ -115,7 +113,7 @@ class Vllm:
             *checks.check_heads(profile),
             *checks.check_args(table, RESERVED, profile),
             *checks.check_env(profile, RESERVED_ENV),
-            *_check_modes(profile),
+            *check_modes(profile),
         ]
 
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
@@ -190,7 +188,7 @@ def _launcher(request: LaunchRequest, rank: int, serves: bool) -> Iterator[str]:
 
 
 def _data_parallel(request: LaunchRequest, rank: int) -> Iterator[str]:
-    profile, local = request.profile, _dp_local(request.profile)
+    profile, local = request.profile, dp_local(request.profile)
     yield from ("--data-parallel-rpc-port", str(port(request, DP_RPC)))
     yield from ("--data-parallel-supervisor-port", str(port(request, SUPERVISOR)))
     if profile.nodes == 1:
@@ -211,7 +209,7 @@ def _ray_launcher(request: LaunchRequest) -> Iterator[str]:
     yield from ("--master-port", str(port(request, MASTER)))
     if profile.parallel.dp > 1:
         yield from ("--data-parallel-backend", "ray")
-        yield from ("--data-parallel-size-local", str(_dp_local(profile)))
+        yield from ("--data-parallel-size-local", str(dp_local(profile)))
         yield from ("--data-parallel-address", request.hosts[0].address)
         yield from ("--data-parallel-rpc-port", str(port(request, DP_RPC)))
 
@@ -226,92 +224,10 @@ def _env(request: LaunchRequest, rank: int) -> dict[str, str]:
         # Unset, every start tells its hardware to vLLM's authors.
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if _transfers_kv(profile):
+    if transfers_kv(profile):
         # NIXL binds this: the leader's address cannot be assigned on any other node.
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = host.address
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(port(request, SIDE_CHANNEL))
     if profile.executor == "ray":
         env |= vllm_ray.env(request)
     return {**env, **collective_env(host)}
-
-
-# --- What the profile says --------------------------------------------------------------------
-
-
-def _dp_local(profile: EngineProfile) -> int:
-    return profile.parallel.dp_local or max(1, profile.parallel.dp // max(1, profile.nodes))
-
-
-def _transfers_kv(profile: EngineProfile) -> bool:
-    return any(
-        checks.flag_values(flags.table("vllm"), args, "--kv-transfer-config")
-        for _, args in checks.arguments(profile)
-    )
-
-
-def quantization(profile: EngineProfile) -> str:
-    """The quantization that the profile asks for; the last one wins, as in the engine."""
-    values = [
-        value
-        for _, args in checks.arguments(profile)
-        for value in checks.flag_values(flags.table("vllm"), args, "--quantization")
-    ]
-    return values[-1] if values else ""
-
-
-def _check_modes(profile: EngineProfile) -> Iterator[Problem]:
-    p, ray = profile.parallel, profile.executor == "ray"
-    if profile.executor not in EXECUTORS:
-        hint = "use mp (vLLM's own launcher) or ray"
-        yield Problem("executor", f"vLLM has no executor {profile.executor!r}", hint)
-    if p.dp_balancing not in BALANCING:
-        hint = f"use {', '.join(BALANCING)}"
-        yield Problem("parallel.dp_balancing", f"{p.dp_balancing!r} is unknown", hint)
-    if p.dcp > 1 and p.tp % p.dcp:
-        hint = "decode context parallelism divides tp and adds no GPUs"
-        yield Problem("parallel.dcp", f"dcp {p.dcp} does not divide tp {p.tp}", hint)
-    if ray and profile.runtime.kind == "container":
-        hint = "use executor mp: one container a node"
-        yield Problem("executor", "Ray and its server cannot share one container", hint)
-    if p.dp > 1:
-        yield from _check_data_parallel(profile)
-    elif p.dp_balancing != "internal" or p.dp_local:
-        hint = "set parallel.dp, or remove it"
-        yield Problem("parallel", "dp_local and dp_balancing are about dp, which is 1", hint)
-
-
-def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
-    p, nodes, local = profile.parallel, profile.nodes, _dp_local(profile)
-    ray = profile.executor == "ray"
-    if not ray and p.tp * p.pp > profile.gpus_per_node:
-        yield Problem(
-            "parallel",
-            f"a data-parallel rank of tp {p.tp} × pp {p.pp} needs {p.tp * p.pp} GPUs on one node, "
-            f"the profile takes {profile.gpus_per_node}",
-            "use executor ray, whose data-parallel ranks may span nodes",
-        )
-    elif local * nodes != p.dp:
-        yield Problem(
-            "parallel.dp",
-            f"{local} data-parallel ranks per node × {nodes} nodes is not dp {p.dp}",
-            "choose dp (or dp_local) so that every node has the same number",
-        )
-    elif not ray and p.tp * p.pp * local != profile.gpus_per_node:
-        yield Problem(
-            "parallel",
-            f"tp {p.tp} × pp {p.pp} × {local} data-parallel ranks per node needs "
-            f"{p.tp * p.pp * local} GPUs per node, the profile takes {profile.gpus_per_node}",
-            "change gpus_per_node or dp_local",
-        )
-    if ray and p.dp_balancing != "internal":
-        hint = "use executor mp"
-        yield Problem("parallel.dp_balancing", f"{p.dp_balancing} needs a server per node", hint)
-    if p.dp_balancing == "external" and local != 1:
-        yield Problem(
-            "parallel.dp_balancing",
-            f"external balancing runs one data-parallel rank per node, here {local}",
-            "use hybrid: each node serves and spreads over its own ranks",
-        )
-    if p.dp_balancing == "hybrid" and nodes == 1:
-        hint = "use internal"
-        yield Problem("parallel.dp_balancing", "hybrid is about several nodes, here 1", hint)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import engines
-from engines import capability, checks, vllm
+from engines import capability, checks, vllm_profile
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
@@ -78,7 +78,7 @@ def check_capability(resolved: ResolvedProfile, gpu_capability: str) -> list[Pro
     profile = engine_profile(resolved)
     if profile.engine != "vllm":
         return []
-    quantization = vllm.quantization(profile)
+    quantization = vllm_profile.quantization(profile)
     why = capability.refusal(quantization, capability.parse(gpu_capability))
     return [Problem("args", why, "choose another quantization or GPU class")] if why else []
 
