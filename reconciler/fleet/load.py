@@ -19,6 +19,7 @@ from reconciler.fleet.checks import check
 from reconciler.fleet.explain import explain
 from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
 from reconciler.fleet.findings import Finding, dotted, nearest, ordered, quoted
+from reconciler.fleet.memory import Known, Memory
 from reconciler.fleet.repo import Entry, Repo, SourceFile, safe_name
 from reconciler.fleet.strictyaml import Document, Limits, parse
 
@@ -40,11 +41,12 @@ def load(
     *,
     limits: Limits | None = None,
     found: Iterable[Finding] = (),
+    memory: Memory | None = None,
 ) -> Loaded:
     """The fleet that `files` describe. `found`: what was already wrong with the tree."""
     limits = limits or Limits()
     findings = list(found)
-    repo = Repo({file.path: file.raw for file in files}, limits)
+    repo = Repo({file.path: file for file in files}, limits, memory or Memory())
     repo.blind = any(not f.warning for f in findings)
     _read_all(repo, files, findings)
     _resolve_profiles(repo, findings)
@@ -62,6 +64,7 @@ def inventory(
     *,
     limits: Limits | None = None,
     found: Iterable[Finding] = (),
+    memory: Memory | None = None,
 ) -> Loaded:
     """Only which nodes there are: the Fleet and Node documents, whatever is wrong with the rest.
 
@@ -69,7 +72,7 @@ def inventory(
     """
     limits = limits or Limits()
     findings = list(found)
-    repo = Repo({file.path: file.raw for file in files}, limits)
+    repo = Repo({file.path: file for file in files}, limits, memory or Memory())
     _read_all(repo, files, findings)
     repo.entries = {kind: dict(repo.of(kind)) for kind in ("Fleet", "Node")}
     _one_fleet(repo, findings)
@@ -107,11 +110,17 @@ def _sorted(values: dict[str, T]) -> dict[str, T]:
 
 def _read_all(repo: Repo, files: Sequence[SourceFile], findings: list[Finding]) -> None:
     values = 0
+    known: dict[str, Known] = {}
     for file in sorted(files, key=lambda f: f.path):
-        parsed = parse(file.path, file.raw, repo.limits)
-        findings += parsed.findings
-        repo.blind |= not parsed.complete
-        values += parsed.values
+        before = repo.memory.files.get(file.path)
+        if before is None or not file.id or before.id != file.id:
+            before = _read_file(repo, file, findings)
+        else:
+            for kind, document, value in before.documents:
+                _define(repo, Entry(kind, value.name, document, value), findings)
+        if before.id:
+            known[file.path] = before
+        values += before.values
         if values > repo.limits.total_values:
             repo.blind = True
             most = repo.limits.total_values
@@ -120,19 +129,36 @@ def _read_all(repo: Repo, files: Sequence[SourceFile], findings: list[Finding]) 
                 _file_finding(file.path, message, "split the fleet", Reason.PARSE_FAILED)
             )
             return
-        for document in parsed.documents:
-            _read(repo, document, findings)
+    repo.memory.keep(known)
 
 
-def _read(repo: Repo, document: Document, findings: list[Finding]) -> None:
+def _read_file(repo: Repo, file: SourceFile, findings: list[Finding]) -> Known:
+    """Read one file; what is given back has an id only if the file may be remembered."""
+    parsed = parse(file.path, file.raw, repo.limits)
+    clean = not parsed.findings and parsed.complete
+    findings += parsed.findings
+    repo.blind |= not parsed.complete
+    documents = []
+    for document in parsed.documents:
+        entry = _read(repo, document, findings)
+        if entry is None:
+            clean = False
+        else:
+            documents.append((entry.kind, document, entry.value))
+            _define(repo, entry, findings)
+    return Known(file.id if clean else "", parsed.values, tuple(documents))
+
+
+def _read(repo: Repo, document: Document, findings: list[Finding]) -> Entry | None:
+    """The document as an entry; None, with findings, where it does not fit."""
     data = document.data
     if not isinstance(data, dict):
         findings.append(_document_finding(repo, document, "it is not a mapping", _KIND_HINT))
-        return
+        return None
     kind, name = data.get("kind"), data.get("name")
     if not isinstance(kind, str) or kind not in schemas.KINDS:
         findings.append(_unknown_kind(repo, document, kind))
-        return
+        return None
     try:
         if document.odd:
             raise schemas.Misfit
@@ -144,8 +170,8 @@ def _read(repo: Repo, document: Document, findings: list[Finding]) -> None:
         else:
             repo.blind = True
         findings += explain(kind, _subject(kind, name), repo.positioned(document))
-        return
-    _define(repo, Entry(kind, value.name, document, value), findings)
+        return None
+    return Entry(kind, value.name, document, value)
 
 
 def _define(repo: Repo, entry: Entry, findings: list[Finding]) -> None:
@@ -241,6 +267,11 @@ def _resolve(
         _drop(repo, entry)
         return budget
     entry.bases = tuple(repo.of("Profile")[base] for base in bases)
+    chained = [entry.document, *(base.document for base in entry.bases)]
+    key = tuple(map(id, chained))
+    if key in repo.memory.profiles:
+        entry.value = repo.memory.profiles[key][1]
+        return budget
     data: dict[str, object] = {}
     for name in (*reversed(bases), entry.name):
         data = merged(data, documents[name])
@@ -251,6 +282,7 @@ def _resolve(
         return 0
     try:
         entry.value = schemas.reader("Profile")(data)
+        repo.memory.profiles[key] = (chained, entry.value)
     except schemas.Misfit:
         _fail(repo, entry, findings, "together with its bases it is too large", "extend less")
     return budget

@@ -8,13 +8,14 @@ almost every file of almost every revision is without findings.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reconciler.core.changes import Reason
 from reconciler.fleet.explain import place
 from reconciler.fleet.findings import Finding, dotted, listed, nearest
+from reconciler.fleet.memory import Memory
 from reconciler.fleet.strictyaml import Document, Limits, Path, decode, parse_with_positions
 
 EXAMPLE_FLEET_ID = "00000000-0000-4000-8000-00000000feed"
@@ -35,7 +36,15 @@ class SourceFile:
     """One YAML file of a revision or a working tree."""
 
     path: str
-    raw: bytes
+    content: bytes | Callable[[], bytes]
+    """The bytes, or how to get them: a file that is known need not be read."""
+    id: str = ""
+    """Git's id of the content; empty where it is not known."""
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes."""
+        return self.content if isinstance(self.content, bytes) else self.content()
 
 
 @dataclass
@@ -63,8 +72,9 @@ class Entry:
 class Repo:
     """What has been read so far. Mutable while load.py fills it; checks only read."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, SourceFile]
     limits: Limits
+    memory: Memory = field(default_factory=Memory)
     entries: dict[str, dict[str, Entry]] = field(default_factory=dict)
     broken: dict[str, set[str]] = field(default_factory=dict)
     """Names by kind of documents that do not fit: a reference to them is not dangling."""
@@ -103,7 +113,7 @@ class Repo:
         if document.positions is not None:
             return document
         if document.file not in self._placed:
-            text, _ = decode(document.file, self.files[document.file], self.limits)
+            text, _ = decode(document.file, self.files[document.file].raw, self.limits)
             parsed = parse_with_positions(document.file, text or "", self.limits)
             self._placed[document.file] = parsed.documents
         return self._placed[document.file][document.index]

@@ -12,6 +12,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pygit2
@@ -22,6 +24,7 @@ from reconciler.errors import GitError, InvalidFleet
 from reconciler.fleet.fetcher import Fetcher
 from reconciler.fleet.findings import Finding, errors, nearest, quoted, summary
 from reconciler.fleet.load import Loaded, inventory, load
+from reconciler.fleet.memory import Memory
 from reconciler.fleet.repo import SourceFile
 from reconciler.fleet.strictyaml import Limits
 from reconciler.fleet.tree import Sort, TreeEntry, choose, of_interest, refused
@@ -51,6 +54,9 @@ class Source:
         """The fleet's folder from the repository's top, with `/` at the end; empty: the top."""
         self._fetcher = fetcher
         self._roots: dict[str, str] = {}
+        self._memory = Memory()
+        self._last: tuple[pygit2.Oid, Callable[..., Loaded], Loaded] | None = None
+        """The tree that was read last, by which function, and what came of it."""
         self.limits = Limits()
         self.findings: tuple[Finding, ...] = ()
         """Of the last load, warnings among them."""
@@ -224,10 +230,20 @@ class Source:
         tree = self._fleet_tree(revision.commit)
         if tree is None:
             return load([], revision, found=[refused(self._prefix, "no such folder", "")])
+        # Two commits with the same content need no work.
+        last = self._last
+        if last is not None and last[0] == tree.id and last[1] is reader:
+            return _at(last[2], revision)
         entries, ids, complete = _list_tree(repo, tree, self.limits)
         chosen = choose(entries, self.limits, complete=complete)
-        files = [SourceFile(self._prefix + p, repo[ids[p]].read_raw()) for p in chosen.paths]
-        return reader(files, revision, limits=self.limits, found=self._placed(chosen.findings))
+        files = [
+            SourceFile(self._prefix + path, partial(_read_blob, repo, ids[path]), str(ids[path]))
+            for path in chosen.paths
+        ]
+        found = self._placed(chosen.findings)
+        loaded = reader(files, revision, limits=self.limits, found=found, memory=self._memory)
+        self._last = (tree.id, reader, loaded)
+        return loaded
 
     def check_worktree(self) -> Loaded:
         """As `load_worktree`, with the findings as a value. Raises GitError."""
@@ -297,6 +313,11 @@ class Source:
         return loaded.desired
 
 
+def _at(loaded: Loaded, revision: Revision) -> Loaded:
+    desired = loaded.desired
+    return replace(loaded, desired=replace(desired, revision=revision) if desired else None)
+
+
 def _open_mirror(path: Path) -> pygit2.Repository | None:
     if not (path / "HEAD").is_file():
         return None
@@ -344,6 +365,10 @@ def _list_tree(
             ids[path] = item.id
             entries.append(TreeEntry(path, sort, size))
     return entries, ids, True
+
+
+def _read_blob(repo: pygit2.Repository, oid: pygit2.Oid) -> bytes:
+    return repo[oid].read_raw()
 
 
 def _name(item: pygit2.Object) -> str:

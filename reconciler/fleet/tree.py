@@ -10,9 +10,10 @@ Read are `fleet.yaml` and every `*.yaml` and `*.yml` under `nodes/`, `catalog/` 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from reconciler.core.changes import Reason
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
@@ -64,7 +65,8 @@ def choose(entries: Sequence[TreeEntry], limits: Limits, *, complete: bool = Tru
         message = f"the tree has more than {limits.entries} entries"
         findings.append(refused("", message, "keep generated files out of the fleet repo"))
     paths: list[str] = []
-    for entry in sorted(entries):
+    entries = sorted(entries, key=attrgetter("path"))
+    for entry in entries:
         finding = _verdict(entry)
         if finding is not None:
             findings.append(finding)
@@ -108,7 +110,10 @@ def _inside(path: str) -> bool:
 
 def _verdict(entry: TreeEntry) -> Finding | None:
     """Why an entry is refused; None where it is read or of no concern."""
-    path, lower = entry.path, entry.path.lower()
+    path = entry.path
+    if entry.sort is Sort.FILE and _is_read(path):
+        return None
+    lower = path.lower()
     if _inside(path):
         if entry.sort in (Sort.LINK, Sort.SUBMODULE, Sort.SPECIAL):
             message = f"it is a {entry.sort.value}; these are not followed"
@@ -130,25 +135,29 @@ def _verdict(entry: TreeEntry) -> Finding | None:
     return None
 
 
-def _twins(entries: Iterable[TreeEntry]) -> list[Finding]:
+def _twins(entries: Sequence[TreeEntry]) -> list[Finding]:
     """Paths that a file system without case, or with another Unicode form, cannot hold both."""
     first: dict[str, str] = {}
+    told: set[str] = set()
     findings = []
-    for entry in sorted(entries):
-        if not of_interest(entry.path):
+    for entry in entries:
+        path = entry.path
+        if not of_interest(path):
             continue
-        parts = entry.path.split("/")
-        for end in range(1, len(parts) + 1):
-            path = "/".join(parts[:end])
-            known = first.setdefault(fold(path), path)
-            if known != path:
-                message = f"it differs from {quoted(known)} only by case or Unicode form"
-                hint = "rename one of them: on a Mac or on Windows they are one file"
-                findings.append(refused(path, message, hint))
-                break
+        folded = fold(path)
+        known = first.setdefault(folded, path)
+        if known is path:
+            continue
+        told.add(folded)
+        if folded.rpartition("/")[0] not in told:
+            message = f"it differs from {quoted(known)} only by case or Unicode form"
+            hint = "rename one of them: on a Mac or on Windows they are one file"
+            findings.append(refused(path, message, hint))
     return findings
 
 
 def fold(path: str) -> str:
     """Equal for paths that differ only by case or by Unicode form."""
+    if path.isascii():
+        return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import engines
 from engines.base import Problem
-from reconciler.core.build import check_profile
+from reconciler.core.build import check_profile, port_names
 from reconciler.core.changes import Reason
 from reconciler.core.model import ResolvedProfile
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
+from reconciler.fleet.memory import Checked
 from reconciler.fleet.redact import without_secrets
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
@@ -28,7 +29,7 @@ _STEP = re.compile(r"\[([0-9]+)\]|\.?([^.\[]+)")
 
 def check(repo: Repo) -> Iterator[Finding]:
     """Findings of the engines, for every profile that is complete."""
-    loader_env = any(fleet.allow_loader_env for fleet in repo.values("Fleet").values())
+    loader_env = allows_loader_env(repo)
     models = repo.values("Model")
     known = frozenset(engines.names())
     told: set[tuple[str, int, int, str]] = set()
@@ -40,7 +41,7 @@ def check(repo: Repo) -> Iterator[Finding]:
             yield _unknown_engine(repo, entry, profile.engine)
             continue
         resolved = ResolvedProfile(profile, models[profile.model])
-        for problem in check_profile(resolved, allow_loader_env=loader_env):
+        for problem in asked(repo, resolved, loader_env).problems:
             finding = _finding(repo, entry, problem)
             # A mistake of a base is told once, not once more for each profile that builds on it.
             place = (finding.file, finding.line, finding.column, finding.message)
@@ -52,6 +53,23 @@ def check(repo: Repo) -> Iterator[Finding]:
             hint = "profiles after it are looked at once these are mended"
             yield repo.finding(entry, (), message, hint, reason=Reason.SCHEMA_FAILED)
             return
+
+
+def asked(repo: Repo, resolved: ResolvedProfile, loader_env: bool) -> Checked:
+    """What the profile's engine says of it; asked once for as long as nothing of it changes."""
+    key = (id(resolved.profile), id(resolved.model))
+    before = repo.memory.checked.get(key)
+    if before is not None and before[1].loader_env == loader_env:
+        return before[1]
+    problems = tuple(check_profile(resolved, allow_loader_env=loader_env))
+    checked = Checked(problems, loader_env, len(port_names(resolved)))
+    repo.memory.checked[key] = (resolved, checked)
+    return checked
+
+
+def allows_loader_env(repo: Repo) -> bool:
+    """Whether the fleet allows variables that load code."""
+    return any(fleet.allow_loader_env for fleet in repo.values("Fleet").values())
 
 
 def _unknown_engine(repo: Repo, entry: Entry, name: str) -> Finding:

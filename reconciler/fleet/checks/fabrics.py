@@ -50,12 +50,14 @@ def _one(
     for index, adapter in enumerate(fabric.adapters):
         known = owners.setdefault((adapter.name, adapter.port), name)
         at = (*path, "adapters", index)
+        if known == name and adapter not in fabric.adapters[:index]:
+            continue
         port = f"port {adapter.port} of {quoted(adapter.name)}"
         if known != name:
             message = f"{port} is on fabric {quoted(known)} too"
             hint = "a port is on one fabric: a launch with adapters of two hangs"
             yield _infeasible(repo, entry, at, message, hint)
-        elif adapter in fabric.adapters[:index]:
+        else:
             yield _infeasible(repo, entry, at, f"{port} is listed twice", "keep one of them")
 
 

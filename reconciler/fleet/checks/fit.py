@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import engines
-from reconciler.core.build import allowed_gpus_mixed, check_capability, port_names
+from reconciler.core.build import allowed_gpus_mixed, check_capability
 from reconciler.core.changes import Reason
 from reconciler.core.model import Fleet, Node, Placement, ResolvedProfile
+from reconciler.fleet.checks.engine import allows_loader_env, asked
 from reconciler.fleet.findings import Finding, listed, quoted
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
@@ -237,7 +238,7 @@ def _ports(
     candidates: Mapping[Shape, int],
 ) -> Iterator[Finding]:
     have = fleet.ports.last - fleet.ports.first + 1
-    block = len(port_names(resolved))
+    block = asked(repo, resolved, allows_loader_env(repo)).ports
     profile = resolved.profile
     if have <= 0:
         return
