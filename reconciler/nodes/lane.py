@@ -60,6 +60,8 @@ class Lane:
         self.lock = threading.Lock()
         self.problem: NodeUnseen | None = None
         """Why the last attempt failed; what is shown during the back-off."""
+        self.late: NodeUnseen | None = None
+        """Set while a connection is still being made for a look that has given it up."""
         self._dialer, self._package = dialer, package
         self._agent: AgentChannel | None = None
         self._abort: Abort | None = None

@@ -41,6 +41,8 @@ class Ask:
     began: float
     agent: AgentChannel | None = None
     number: int = 0
+    working: bool = False
+    """A thread of this look holds the lane."""
 
 
 class Look:
@@ -83,8 +85,13 @@ class Look:
     def _start(self, ask: Ask) -> None:
         lane = ask.lane
         if not lane.lock.acquire(blocking=False):
-            self._in_thread(ask)
+            if lane.late is not None:
+                # Waiting for it once was enough: a mute node costs a pass one deadline, not two.
+                self._end(ask, self._failed(ask, lane.late, "; still trying"))
+            else:
+                self._in_thread(ask)
             return
+        lane.late = None
         ask.agent = lane.agent
         waits = lane.backoff.remaining_s()
         if ask.agent is None and waits and lane.problem is not None:
@@ -141,6 +148,7 @@ class Look:
         lane = ask.lane
         if not lane.lock.acquire(timeout=self._deadline.left()):
             return
+        ask.working = True
         try:
             lingering = Deadline(self._deadline.left() + LINGER_S)
             look = self._answered(ask, lane.request("observe", self._request(), lingering))
@@ -152,6 +160,7 @@ class Look:
             detail = f"internal error: {type(error).__name__}: {error}"
             look = NodeLook(ask.node, error=kind, detail=detail, look_ms=self._ms(ask))
         finally:
+            ask.working, lane.late = False, None
             lane.lock.release()
         self._news.put((ask, look))
 
@@ -186,6 +195,8 @@ class Look:
         if ask.agent is not None:
             ask.lane.fail(error)
             ask.lane.lock.release()
+        elif ask.working:
+            ask.lane.late = error
         self._end(ask, self._failed(ask, error))
 
     def _end(self, ask: Ask, look: NodeLook) -> None:

@@ -134,6 +134,19 @@ def test_a_frozen_node_is_left_alone_until_its_back_off_is_over(
     loopback_fleet.thaw("node-2")
 
 
+def test_a_mute_node_costs_a_pass_of_two_looks_one_deadline(
+    loopback_fleet: LoopbackFleet, make_pool: MakePool
+) -> None:
+    pool, desired = make_pool(), desired_of(loopback_fleet, observe_timeout_s=2)
+    loopback_fleet.freeze("node-2")
+    pool.look(desired)
+    took, observed = timed(pool, desired)
+    assert errors(observed) == {**OK, "node-2": LookError.UNREACHABLE}
+    assert took < 1.5, "the second look waited for the mute node again"
+    loopback_fleet.thaw("node-2")
+    until(lambda: errors(pool.look(desired)) == OK, "the connection that was begun is used")
+
+
 def threads(prefix: str = "") -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
 
