@@ -5,6 +5,7 @@ A bad commit must be told loudly and must not end a pass, because repairs go on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -101,3 +102,21 @@ def inventory(source: SourceLike, revision: Revision | None) -> Desired | None:
         except InvalidFleet:
             continue
     return None
+
+
+MAX_OLDER = 100
+"""Commits before head whose nodes are asked where those of head name no revision in force."""
+
+
+def older_inventories(source: SourceLike, revision: Revision | None) -> Iterator[Desired]:
+    """What the commits before `revision` say about nodes, newest first; broken ones are skipped."""
+    if revision is None:
+        return
+    try:
+        for older in islice(source.ancestors(revision.commit), 1, MAX_OLDER):
+            try:
+                yield source.load_inventory(older)
+            except InvalidFleet:
+                continue
+    except GitError:
+        return

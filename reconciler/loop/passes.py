@@ -18,7 +18,7 @@ from reconciler.core.plan import plan
 from reconciler.core.verdict import Diff
 from reconciler.errors import GitError, InvalidFleet, PlanIsStale
 from reconciler.loop import leases, limits, outcome, revisions
-from reconciler.loop.head import Head, inventory, read_head
+from reconciler.loop.head import Head, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
 from reconciler.nodes.apply import ApplyReport, StepResult
 from reconciler.report.passreport import HeadError, PassReport, Revisions, StepOutcome
@@ -88,13 +88,13 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     watch.lap("revision")
     if looking is None:
         return _nothing(edges, request, head, watch)
-    observed = edges.pool.look(looking, remember=request.act)
+    looking, observed = look(edges, request, head, looking)
     watch.lap("look")
     working = work_on(edges, head, observed, looking)
     watch.lap("revision")
     if working.desired is None:
         return _idle(edges, request, head, working, looking, observed, watch)
-    if not working.desired.nodes.keys() <= looking.nodes.keys() or working.repairs_only:
+    if working.desired.nodes.keys() != looking.nodes.keys() or working.repairs_only:
         observed = edges.pool.look(working.desired, remember=request.act)
         watch.lap("look")
     # Before the leases nobody is about to act: whose they are does not shape this plan.
@@ -103,6 +103,23 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     if not request.act:
         return report(edges, request, head, working, decision, watch=watch)
     return act(edges, request, head, working, decision, watch)
+
+
+def look(edges: Edges, request: Request, head: Head, looking: Desired) -> tuple[Desired, Observed]:
+    """The nodes of `looking`; where none of them names a revision in force, older ones too.
+
+    A commit that takes out every node that ever led the fleet must not make it look new: what
+    those nodes run would then be neither seen nor held.
+    """
+    observed = edges.pool.look(looking, remember=request.act)
+    for older in older_inventories(edges.source, head.revision):
+        if revisions.lease_facts(observed, looking.fleet.id).revisions:
+            break
+        nodes = {**older.nodes, **looking.nodes}
+        if older.fleet.id == looking.fleet.id and nodes.keys() != looking.nodes.keys():
+            looking = replace(looking, nodes=nodes)
+            observed = edges.pool.look(looking, remember=request.act)
+    return looking, observed
 
 
 def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> revisions.Working:

@@ -341,6 +341,26 @@ def test_a_departed_node_that_is_silent_stays_named_pass_after_pass() -> None:
     assert w.pool.looks[-1] == ("a", "b", "c")
 
 
+def test_a_commit_that_takes_out_every_node_is_held_and_not_taken_for_a_new_fleet() -> None:
+    w = world()
+    w.run_ready(desired("one"))
+    w.in_force(commit_id("one"))
+    w.source.push("empty", replace(desired("empty"), nodes={}, placements={}))
+    report = run_pass(w.edges, Request())
+    assert w.pool.looks[-1] == ("a", "b", "c")
+    assert report.exit_code == Exit.BLOCKED
+    assert report.revisions.in_force == commit_id("one")
+    assert all(not plan.steps for plan in w.applied)
+
+
+def test_a_new_fleet_with_a_history_is_looked_at_once() -> None:
+    w = world()
+    w.source.push("two", desired("two"))
+    w.source.push("three", desired("three"))
+    run_pass(w.edges, LOOK_ONLY)
+    assert w.pool.looks == [("a", "b", "c")]
+
+
 def test_a_node_that_was_lost_when_it_left_is_not_waited_for() -> None:
     w = World()
     state = desired("one")
@@ -435,10 +455,12 @@ def test_a_look_under_leases_that_are_held_already_is_not_repeated() -> None:
 
 def test_the_unseen_guard_keeps_a_revision_from_coming_into_force() -> None:
     w = World()
-    state = desired("two")
+    w.source.push("one", desired("one"))
+    w.run_ready(desired("one"))
+    state = desired("two", replicas=1)
     rails = GuardRails(max_unseen_nodes=Limit(count=0))
     w.source.push("two", replace(state, fleet=replace(state.fleet, guard=rails)))
     w.in_force(commit_id("one"))
-    w.pool.silent = {"b", "c"}
+    w.pool.silent = {"c"}
     report = run_pass(w.edges, Request())
     assert report.revisions.in_force == commit_id("one")
