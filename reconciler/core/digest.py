@@ -22,7 +22,6 @@ def digest(revision: Revision, changes: Iterable[Change]) -> str:
             change.address,
             str(change.symbol),
             [step.kind for step in change.steps],
-            str(change.waits_for or ""),
             change.before,
             change.after,
             _seats(change.before_seats),

@@ -23,6 +23,9 @@ a process in another pid namespace for one, and a launch on top of it would die 
 
 WILDCARDS = frozenset({"0.0.0.0", "::", "*", ""})
 
+STRANGER = "a stranger"
+"""Whoever is no launch of any fleet that this node has a record of."""
+
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -156,7 +159,7 @@ def _unreadable(node: Node, answer: NodeAnswer) -> str:
 def _on_gpu(gpu: GpuSeen) -> list[str]:
     if gpu.error:
         return [f"error: {gpu.error}"]
-    holders = [p.launch or f"process {p.pid} of a stranger" for p in gpu.processes]
+    holders = [p.launch or f"process {p.pid} of {STRANGER}" for p in gpu.processes]
     if not holders and (gpu.used_mib or 0) > IDLE_GPU_MIB:
         return [f"{gpu.used_mib} MiB used by no visible process"]
     return holders

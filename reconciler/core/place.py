@@ -27,7 +27,7 @@ from reconciler.core.fit import (
 )
 from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import NodeAnswer
-from reconciler.core.occupancy import NOBODY, GpuSlot, Ledger
+from reconciler.core.occupancy import NOBODY, STRANGER, GpuSlot, Ledger
 from reconciler.core.verdict import Quarantine
 
 FAILURES_BEFORE_MOVE = 2
@@ -177,7 +177,9 @@ class Placer:
             return (), f"has {len(large)} GPUs of {profile.needs.gpu_memory_gib} GiB"
         if len(large) >= count:
             return (), f"has {len(large)} free GPUs of unlike types"
-        return (), f"has {len(large)} free GPUs of {len(use.slots)}"
+        strangers = sum(STRANGER in " ".join(use.holders.get(s.uuid, ())) for s in use.slots)
+        more = f" ({strangers} with {STRANGER}'s process)" if strangers else ""
+        return (), f"has {len(large)} free GPUs of {len(use.slots)}{more}"
 
     def _answer(self, node: Node) -> NodeAnswer:
         return self._access.answers[node.name]

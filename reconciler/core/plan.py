@@ -17,16 +17,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reconciler.core import guard, leaving, replacing, starting, tally, tidy
+from reconciler.core import guard, leaving, remarks, replacing, starting, tally, tidy
 from reconciler.core.access import Access, look_at
 from reconciler.core.capacity import capacity
-from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Summary, Symbol
+from reconciler.core.changes import (
+    Change,
+    GuardVerdict,
+    Hold,
+    Plan,
+    Reason,
+    Summary,
+    Symbol,
+)
 from reconciler.core.digest import digest
 from reconciler.core.gates import Gates
 from reconciler.core.guard import Guarded, Guards
 from reconciler.core.ids import IdSource
 from reconciler.core.labels import LabelBook
-from reconciler.core.model import Desired, NodeState
+from reconciler.core.model import Desired
 from reconciler.core.observed import ApprovedChange, Observed
 from reconciler.core.occupancy import Ledger
 from reconciler.core.parts import (
@@ -56,16 +64,17 @@ def plan(desired: Desired, observed: Observed, diff: Diff, ids: IdSource) -> Pla
     parts = _parts(desired, access, diff, counts, labels, ids)
     draft = parts.draft
     draft.holds += node_holds
-    draft.holds += _departed(desired, access)
-    draft.warnings += _warnings(desired, access)
+    draft.holds += remarks.departed(desired, access)
+    draft.warnings += remarks.lacking_gpus(desired, access)
     for stray in diff.strays:
         _stray(parts, stray)
     replicas = counts.odd
     for replica in replicas:
         leaving.tidy_up(parts, replica)
     wanted = [r for r in replicas if r.wanted and not desired.placements[r.placement].suspend]
-    for replica in wanted:
-        leaving.relabel(parts, replica)
+    for replica in replicas:
+        if replica.wanted:
+            leaving.relabel(parts, replica)
     down = [r for r in wanted if _is_down(r)]
     for replica in sorted(down, key=_starts_first):
         starting.start(parts, replica)
@@ -234,49 +243,12 @@ def _beside(diff: Diff, counts: Tally) -> dict[tuple[str, str], int]:
     return dict(near)
 
 
-# --- nodes ---------------------------------------------------------------------------------------
-
-
-def _departed(desired: Desired, access: Access) -> list[Hold]:
-    """A node taken out of the repo is held until it is seen empty."""
-    holds = []
-    for name in sorted(desired.departed):
-        answer = access.answers.get(name)
-        if answer is None:
-            why = "it does not answer, so what it runs is not known"
-        else:
-            alive = sorted(s.launch for s in answer.shards if s.alive)
-            if not alive and not answer.shards_error:
-                continue
-            why = f"it still runs {', '.join(alive)}" if alive else answer.shards_error
-        message = f"{name} is no longer in the repo, but {why}; say `state: lost` if it is gone"
-        holds.append(Hold(f"node {name}", Reason.NODE_NOT_EMPTY, message))
-    return holds
-
-
-def _warnings(desired: Desired, access: Access) -> list[str]:
-    """GPUs that the inventory has and the node does not show."""
-    found = []
-    for name, answer in access.answers.items():
-        node = desired.nodes[name]
-        if node.gpus.source == "declared" or node.state is NodeState.LOST:
-            continue
-        if answer.gpus.error:
-            found.append(f"node {name}: its GPUs cannot be read: {answer.gpus.error}")
-            continue
-        good = sum(not gpu.error for gpu in answer.gpus.items)
-        if good != node.gpus.count:
-            lost = ", ".join(f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error)
-            text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
-            found.append(f"{text}: {lost}" if lost else text)
-    return found
-
-
 # --- the result ----------------------------------------------------------------------------------
 
 
 def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
     draft = parts.draft
+    draft.warnings += remarks.unlike_drivers(draft.changes, parts.access)
     guards = tuple(_that_holds(verdict, draft) for verdict in parts.gates.guards.verdicts)
     draft.holds += [
         Hold(f"guard {v.name}: {v.scope}", Reason.BLAST_RADIUS, v.message)

@@ -13,10 +13,16 @@ from reconciler.core.changes import Change, Hold, Reason, Seat, Step, Symbol
 from reconciler.core.parts import Parts, launches_of, load_minutes
 from reconciler.core.rollout import Wait
 from reconciler.core.starts import Going, rejected
-from reconciler.core.verdict import JudgedReplica
+from reconciler.core.verdict import JudgedReplica, Verdict
 
 CRASH_LOOP = 3
 """Failures in a row from which on a back-off is called a crash loop."""
+
+_OUT_OF_REACH = {
+    Verdict.UNREACHABLE: Reason.NODE_UNREACHABLE,
+    Verdict.UNKNOWN: Reason.UNKNOWN_FINGERPRINT,
+}
+"""A launch of the replica that may be running: with a second one there would be two."""
 
 
 def start(parts: Parts, replica: JudgedReplica) -> None:
@@ -56,6 +62,10 @@ def not_startable(replica: JudgedReplica) -> Hold | None:
     subject = f"replica {replica.replica}"
     if replica.blocked:
         return Hold(subject, Reason.PERHAPS_RUNNING, replica.blocked, replica.placement)
+    for judged in replica.launches:
+        if judged.verdict in _OUT_OF_REACH:
+            reason = _OUT_OF_REACH[judged.verdict]
+            return Hold(subject, reason, judged.reason, replica.placement)
     if replica.effective is None or replica.effective.profile is None:
         return rejected(replica)
     return None

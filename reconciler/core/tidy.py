@@ -33,7 +33,7 @@ def repairs(judged: JudgedLaunch, access: Access) -> Iterator[Step]:
     view = judged.view
     if judged.verdict in _ENDED:
         nodes = nodes_of(view, lambda shard: not is_over(shard))
-        if nodes and access.why_not(nodes, view.launch) is None:
+        if nodes and access.why_not(view.seen_nodes, view.launch) is None:
             yield StopStep(view.replica, view.launch, nodes, judged.reason, voluntary=False)
     elif judged.verdict is Verdict.STOPPING:
         nodes = nodes_of(view, _is_orphan_or_unasked)

@@ -92,7 +92,7 @@ def test_a_gpu_is_free_only_when_observed_free() -> None:
         return wants().node("n1", gpus=1).answers_with("n1", gpus=GpusPart(items, error))
 
     stranger = GpuSeen("G0", 0, processes=(GpuProcess(77, name="python3"),))
-    assert "has 0 free GPUs of 1" in why(seen(stranger))
+    assert "has 0 free GPUs of 1 (1 with a stranger's process)" in why(seen(stranger))
     assert "has 0 free GPUs of 1" in why(seen(GpuSeen("G0", 0, error="lost")))
     assert "has 0 free GPUs of 1" in why(seen(GpuSeen("G0", 0, used_mib=30_000)))
     assert "GPUs that could not be read" in why(seen(error="NVML hangs"))

@@ -395,6 +395,26 @@ def test_a_departed_node_is_held_until_it_is_seen_empty() -> None:
     assert Reason.NODE_NOT_EMPTY in {h.reason for h in silent.holds}
 
 
+def test_unlike_drivers_under_one_replica_are_told_and_do_not_hold_it() -> None:
+    from reconciler.core.observed import GpuSeen, GpusPart
+
+    world = World().with_nodes("n1", "n2", gpus=1).profile("llama", nodes=2)
+    world = world.placement("chat", "llama")
+    for name, driver in (("n1", "535.161.07"), ("n2", "535.171.04")):
+        part = GpusPart((GpuSeen(f"G-{name}", 0),), driver=driver)
+        world = world.answers_with(name, gpus=part)
+    made = planned(world)
+    assert set(started(made)) == {"chat-0"}
+    assert "535.161.07 on n1, 535.171.04 on n2" in made.warnings[0]
+
+
+def test_a_leftover_is_swept_only_where_all_nodes_of_its_launch_are_ours() -> None:
+    world = World().with_nodes("n1", "n2").profile("llama", nodes=2).placement("chat", "llama")
+    world = world.launch("chat-0", on=("n1", "n2"), ranks={1: "rebooted"})
+    assert stopped(planned(world)) == ["chat-0-s1"]
+    assert stopped(planned(world.answers_with("n2", lease=lease(owner="other")))) == []
+
+
 def test_missing_gpus_of_a_node_are_told() -> None:
     from reconciler.core.observed import GpuSeen, GpusPart
 

@@ -1,0 +1,58 @@
+"""What a plan says of nodes beside its changes: those that left the repo, lack GPUs, or differ.
+
+Nothing in here changes what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reconciler.core.access import Access
+from reconciler.core.changes import Change, Hold, Reason, StartStep
+from reconciler.core.model import Desired, NodeState
+
+
+def departed(desired: Desired, access: Access) -> list[Hold]:
+    """A node taken out of the repo is held until it is seen empty."""
+    holds = []
+    for name in sorted(desired.departed):
+        answer = access.answers.get(name)
+        if answer is None:
+            why = "it does not answer, so what it runs is not known"
+        else:
+            alive = sorted(s.launch for s in answer.shards if s.alive)
+            if not alive and not answer.shards_error:
+                continue
+            why = f"it still runs {', '.join(alive)}" if alive else answer.shards_error
+        message = f"{name} is no longer in the repo, but {why}; say `state: lost` if it is gone"
+        holds.append(Hold(f"node {name}", Reason.NODE_NOT_EMPTY, message))
+    return holds
+
+
+def lacking_gpus(desired: Desired, access: Access) -> list[str]:
+    """GPUs that the inventory has and the node does not show."""
+    found = []
+    for name, answer in access.answers.items():
+        node = desired.nodes[name]
+        if node.gpus.source == "declared" or node.state is NodeState.LOST:
+            continue
+        if answer.gpus.error:
+            found.append(f"node {name}: its GPUs cannot be read: {answer.gpus.error}")
+            continue
+        good = sum(not gpu.error for gpu in answer.gpus.items)
+        if good != node.gpus.count:
+            lost = ", ".join(f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error)
+            text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
+            found.append(f"{text}: {lost}" if lost else text)
+    return found
+
+
+def unlike_drivers(changes: Sequence[Change], access: Access) -> list[str]:
+    """NCCL between two driver versions mostly works: worth a word, no reason to wait."""
+    found = []
+    for step in (s for c in changes for s in c.steps if isinstance(s, StartStep)):
+        drivers = {s.node: access.answers[s.node].gpus.driver for s in step.shards}
+        if len(set(drivers.values())) > 1:
+            versions = ", ".join(f"{v or 'none'} on {n}" for n, v in sorted(drivers.items()))
+            found.append(f"replica {step.replica}: its nodes have unlike drivers ({versions})")
+    return found
