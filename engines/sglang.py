@@ -46,8 +46,10 @@ RESERVED_ENV: Mapping[str, str] = {}
 
 HTTP, DIST, NCCL, BOOTSTRAP = "http", "dist", "nccl", "bootstrap"
 
-AFTER_DIST = 6
-"""With dp-attention the schedulers listen at the ports after `dist`, and one more a dp rank."""
+AFTER_DIST = 13
+"""With dp-attention a replica also listens at the six ports after `dist`, and its nodes shake hands
+at the thirteenth (SGLang 0.5.23): they are kept in the block, which is consecutive where it can be.
+"""
 
 
 class Sglang:
@@ -71,11 +73,12 @@ class Sglang:
 
     def port_names(self, profile: EngineProfile) -> tuple[str, ...]:
         """Every port that SGLang would otherwise choose by itself."""
-        names = [HTTP, DIST]
-        if profile.parallel.dp_attention:
-            count = AFTER_DIST + profile.parallel.dp
-            names += [f"{DIST}-{n}" for n in range(1, count + 1)]
-        names.append(NCCL)
+        names = [HTTP]
+        if not _several_groups(profile):
+            names.append(DIST)
+            if profile.parallel.dp_attention:
+                names += [f"{DIST}-{n}" for n in range(1, AFTER_DIST + 1)]
+            names.append(NCCL)
         if _role(profile):
             names.append(BOOTSTRAP)
         return (*names, *profile.ports)
@@ -128,15 +131,25 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
         yield from ("--ep-size", str(p.tp))
     if p.dcp > 1:
         yield from ("--dcp-size", str(p.dcp))
-    # Left out, each replica on a node looks for a free port at the same moment as its neighbours.
-    dist = host_port(request.hosts[0].address, port(request, DIST))
-    yield from ("--dist-init-addr", dist, "--nccl-port", str(port(request, NCCL)))
+    if not _several_groups(profile):
+        # Left out, each replica on a node looks for a free port at the moment its neighbours do.
+        dist = host_port(request.hosts[0].address, port(request, DIST))
+        yield from ("--dist-init-addr", dist, "--nccl-port", str(port(request, NCCL)))
     if profile.nodes > 1:
         yield from ("--nnodes", str(profile.nodes), "--node-rank", str(rank))
     # Running requests are read from /metrics, which SGLang has only on request.
     yield "--enable-metrics"
     yield from _disaggregation(request, host)
     yield from role_args(request, rank, references(request, rank))
+
+
+def _several_groups(profile: EngineProfile) -> bool:
+    """Whether each dp rank is a tensor-parallel group of its own, with a rendezvous of its own.
+
+    Given one port for all, SGLang 0.5.23 binds it for the first rank and fails at the second; so
+    here it looks for free ports itself.
+    """
+    return profile.parallel.dp > 1 and not profile.parallel.dp_attention
 
 
 def _program(profile: EngineProfile, host: Host) -> tuple[str, ...]:
