@@ -379,9 +379,7 @@ def test_a_full_log_is_cut_while_the_engine_writes_on(node: Node, specs: Specs) 
     script = "yes 0123456789abcdef | head -c 40000000; echo last; sleep 600"
     node.start(specs.shell("job-0-aaaaa", ["sh", "-c", script]))
     folder = node.root / "launches" / "job-0-aaaaa"
-    poll(
-        lambda: (folder / "serve.log").stat().st_size,
-        lambda size: size < 16 * 1024 * 1024 and (folder / "serve.log.1").exists(),
-    )
+    poll((folder / "serve.log.1").exists, bool)
+    poll(lambda: (folder / "serve.log").stat().st_size, lambda size: size < 16 * 1024 * 1024)
     assert (folder / "serve.log.1").stat().st_size <= 16 * 1024 * 1024
     assert node.shard("job-0-aaaaa")["phase"] == "running"
