@@ -75,9 +75,9 @@ def _decode(kind: Any, data: object, path: str, depth: int) -> object:
         return _decode_tuple(typing.get_args(kind), data, path, depth)
     if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, str]):
         _expect(isinstance(data, dict), "an object", data, path)
-        inner = typing.get_args(kind)[1]
+        key, inner = typing.get_args(kind)
         items = typing.cast("dict[str, object]", data).items()
-        return {str(k): _decode(inner, v, f"{path}.{k}", depth + 1) for k, v in items}
+        return {_key(key, k, path): _decode(inner, v, f"{path}.{k}", depth + 1) for k, v in items}
     if origin is frozenset:
         _expect(isinstance(data, list), "a list", data, path)
         return frozenset(_decode_tuple((typing.get_args(kind)[0], ...), data, path, depth))
@@ -90,6 +90,14 @@ def _decode(kind: Any, data: object, path: str, depth: int) -> object:
             known = ", ".join(str(m.value) for m in kind)
             raise DecodeError(f"{path}: {data!r} is none of {known}") from None
     return _decode_scalar(kind, data, path)
+
+
+def _key(kind: Any, key: str, path: str) -> str | int:
+    """A map's key: JSON has only text, so numbers (ranks) are read back from it."""
+    if kind is not int:
+        return str(key)
+    _expect(key.removeprefix("-").isdecimal(), "a whole number as key", key, f"{path}.{key}")
+    return int(key)
 
 
 def _decode_union(kind: Any, data: object, path: str, depth: int) -> object:
