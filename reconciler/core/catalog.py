@@ -31,7 +31,7 @@ class Catalog:
             self._today[name] = by_profile[placement.profile]
         self._recorded: dict[str, list[tuple[Any, ResolvedProfile | None]]] = {}
         self._explained: dict[tuple[str, str], tuple[FieldChange, ...]] = {}
-        self._allowed: dict[tuple[str, str], str] = {}
+        self._allowed: dict[str, dict[str, str]] = {name: {} for name in desired.placements}
 
     def today(self, placement: str) -> tuple[ResolvedProfile, str]:
         """Profile and fingerprint of a placement of this revision."""
@@ -65,11 +65,11 @@ class Catalog:
 
     def why_not(self, placement: Placement, places: Iterable[Place]) -> str:
         """Why a launch may not stay where it is; empty: it may."""
+        known = self._allowed[placement.name]
         for place in places:
-            key = placement.name, place.node
-            reason = self._allowed.get(key)
+            reason = known.get(place.node)
             if reason is None:
-                reason = self._allowed[key] = self._why_not_node(placement, place.node)
+                reason = known[place.node] = self._why_not_node(placement, place.node)
             if reason:
                 return reason
             if place.fabric is not None and place.fabric != placement.fabric:

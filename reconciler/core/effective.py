@@ -9,7 +9,7 @@ with, so a placement cannot swing between two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reconciler.core.endings import Ending, Fault
@@ -31,12 +31,12 @@ class Facts:
     profile: ResolvedProfile
     fingerprint: str
     """Today's."""
-    ready_anywhere: frozenset[str]
-    """Fingerprints that were ever ready in this fleet."""
+    ready_anywhere: Callable[[str], bool]
+    """Whether a fingerprint was ever ready in this fleet; asked only of what was not ready here."""
     retries: Mapping[str, int]
     """Replica → seq up to which failures are forgiven."""
-    fitting_nodes: int
-    """Nodes that today's profile could be started on, by the documents."""
+    fitting_nodes: Callable[[], int]
+    """How many nodes today's profile could be started on, by the documents."""
     repairs_only: bool = False
     """The revision is in force under a head that is not: nothing moves on to another profile."""
 
@@ -48,11 +48,13 @@ def choose(
 
     `wanted` is in order of ordinal, which decides between equals.
     """
-    everything = [pair for launches in wanted.values() for pair in launches]
-    everything += [pair for launches in others for pair in launches]
     today = Effective(facts.profile, facts.fingerprint)
     if facts.repairs_only:
         return {r: _as_before(launches, today) for r, launches in wanted.items()}
+    if _proven_at_a_glance(facts, wanted):
+        return dict.fromkeys(wanted, today)
+    everything = [pair for launches in wanted.values() for pair in launches]
+    everything += [pair for launches in others for pair in launches]
     tried = [s for s, _ in everything if s.view.fingerprint == facts.fingerprint]
     proven = {s.view.replica for s in tried if s.view.ever_ready}
     if proven and (len(proven) > 1 or _ready_long_enough(facts, tried)):
@@ -72,7 +74,7 @@ def choose(
 
 def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) -> str:
     """Why today's profile is rejected in this placement; empty: it is not."""
-    if facts.fingerprint in facts.ready_anywhere:
+    if facts.ready_anywhere(facts.fingerprint):
         return ""
     failed = [
         (s, end)
@@ -86,10 +88,21 @@ def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) 
     if failed and failed[0][1].fault is Fault.COMMAND:
         return f"{failed[0][0].view.launch} {failed[0][1].reason}"
     nodes = {p.node for s, _ in failed for p in s.view.places}
-    needed = min(facts.fitting_nodes, facts.profile.profile.nodes + 1)
+    needed = min(facts.fitting_nodes(), facts.profile.profile.nodes + 1)
     if len(failed) < FAILURES_TO_REJECT or len(nodes) < needed:
         return ""
     return f"{len(failed)} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
+
+
+def _proven_at_a_glance(facts: Facts, wanted: Mapping[str, Launches]) -> bool:
+    """Two wanted replicas that were ready with today's profile: most placements, most passes."""
+    proven = 0
+    for launches in wanted.values():
+        if launches and launches[0][0].view.ever_ready:
+            proven += launches[0][0].view.fingerprint == facts.fingerprint
+            if proven > 1:
+                return True
+    return False
 
 
 def _ready_long_enough(facts: Facts, tried: Iterable[Sighting]) -> bool:

@@ -69,7 +69,7 @@ def ending(sighting: Sighting) -> Ending | None:
 def overdue(sighting: Sighting) -> str:
     """Why an alive launch that was never ready is taken as timed out; empty: it is not."""
     view = sighting.view
-    if view.ever_ready or not view.alive:
+    if view.ready or view.ever_ready or not view.alive:
         return ""
     for shard in view.shards.values():
         if shard.alive and shard.started_age_s > shard.start_timeout_s:

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from reconciler.core.endings import Ending
 from reconciler.core.model import Desired
 from reconciler.core.observed import NodeAnswer, Observed
-from reconciler.core.verdict import JudgedReplica, Quarantine
+from reconciler.core.verdict import JudgedReplica, Quarantine, Verdict
 from reconciler.core.views import Sighting
+from reconciler.core.wanted import Group
 
 FAILED_STARTS = 2
 """Of one profile on one node: the first may be chance."""
 
 Launch = tuple[Sighting, Ending | None]
+_STOPPING = Verdict.STOPPING
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,14 @@ class _Finding:
 
 
 def quarantines(
-    launches: Sequence[Launch],
-    replicas: Sequence[JudgedReplica],
+    groups: Mapping[str, Group],
+    replicas: Iterable[JudgedReplica],
     desired: Desired,
     observed: Observed,
     retries: Mapping[str, int],
 ) -> tuple[Quarantine, ...]:
     """At most two for each node, sorted: the node as a whole, and all its GPUs in question."""
+    launches = [pair for group in groups.values() for pair in group.launches]
     findings = [
         *_failing_starts(launches, retries),
         *_lost_gpus(launches, desired, observed),
@@ -147,7 +150,7 @@ def _missing(
 def _stuck(replicas: Iterable[JudgedReplica]) -> Iterator[_Finding]:
     for replica in replicas:
         for judged in replica.launches:
-            if not judged.stuck:
+            if judged.verdict is not _STOPPING or not judged.stuck:
                 continue
             for place in judged.view.places:
                 shard = judged.view.shards.get(place.rank)

@@ -38,6 +38,8 @@ class Case:
 
 Rule = Callable[[Case], str]
 
+AS_WANTED = "as wanted"
+
 
 def judge(case: Case) -> JudgedLaunch:
     """The verdict of one launch."""
@@ -206,7 +208,7 @@ def _unhealthy(case: Case) -> str:
 
 
 def _matching(case: Case) -> str:
-    return "as wanted" if case.sighting.view.ready else "as wanted, but not ready just now"
+    return AS_WANTED if case.sighting.view.ready else "as wanted, but not ready just now"
 
 
 TABLE: tuple[tuple[Verdict, Rule], ...] = (

@@ -10,13 +10,16 @@ Nothing in here knows what is wanted beyond the names of nodes, and nothing judg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from reconciler.core.catalog import Catalog, parse_replica
+from reconciler.core.fast import made
 from reconciler.core.fingerprint import method_known
-from reconciler.core.model import Desired, NodeState
-from reconciler.core.observed import FORMAT, ExitKind, NodeAnswer, Observed, Place, Record, Shard
+from reconciler.core.looks import Looks
+from reconciler.core.model import Desired
+from reconciler.core.observed import FORMAT, ExitKind, Observed, Place, Record, Shard
 from reconciler.core.verdict import LaunchView
 
 MAJOR = int(FORMAT.partition(".")[0])
@@ -44,8 +47,7 @@ class DeadRank:
     """It ended before its node's last boot."""
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(NamedTuple):
     """A launch with what only diff needs to know of it."""
 
     view: LaunchView
@@ -58,6 +60,8 @@ class Sighting:
     dead: tuple[DeadRank, ...] = ()
     leader: str = ""
     """Node of rank 0, where known."""
+    whole: bool = False
+    """Seen whole, alive on every rank, and nobody has asked it to stop."""
 
     @property
     def ended(self) -> bool:
@@ -77,16 +81,18 @@ class Sightings:
     """Silent ones of which not even a last look is at hand."""
 
 
-def gather(desired: Desired, observed: Observed, catalog: Catalog) -> Sightings:
+def gather(
+    desired: Desired, observed: Observed, catalog: Catalog, *, shortcut: bool = True
+) -> Sightings:
     """Every launch of this fleet that any node shows or showed. Linear in shards."""
-    nodes = _Nodes(desired, observed)
+    looks = Looks(desired, observed)
     found: dict[str, list[tuple[str, Shard]]] = {}
     remembered: dict[str, list[tuple[str, Shard]]] = {}
     strangers: dict[str, list[str]] = {}
     fleet = desired.fleet.id
-    for name, answer in sorted(nodes.shown.items(), key=lambda item: item[0] in nodes.renamed):
-        into = remembered if name in nodes.silent else found
-        today = nodes.renamed.get(name, name)
+    for name, answer in sorted(looks.shown.items(), key=lambda item: item[0] in looks.renamed):
+        into = remembered if name in looks.silent else found
+        today = looks.renamed.get(name, name)
         for shard in answer.shards:
             record = shard.record
             if record is not None and record.fleet != fleet:
@@ -95,122 +101,100 @@ def gather(desired: Desired, observed: Observed, catalog: Catalog) -> Sightings:
             shown = into.setdefault(shard.launch, [])
             if today == name or all(node != today for node, _ in shown):
                 shown.append((today, shard))
-    launches = tuple(
-        _assemble(launch, found.get(launch, []), remembered.get(launch, []), nodes, catalog)
-        for launch in sorted({**found, **remembered})
-    )
+    launches = []
+    for launch, shown in found.items():
+        known = shortcut and launch not in remembered
+        plain = _whole(launch, shown, looks, catalog) if known else None
+        launches.append(
+            plain or _assemble(launch, shown, remembered.pop(launch, []), looks, catalog)
+        )
+    launches += [_assemble(n, [], shown, looks, catalog) for n, shown in remembered.items()]
     return Sightings(
-        launches,
+        tuple(launches),
         {node: tuple(sorted(names)) for node, names in sorted(strangers.items())},
-        dict(sorted(nodes.silent.items())),
-        frozenset(n for n in nodes.silent if n not in nodes.shown),
+        dict(sorted(looks.silent.items())),
+        frozenset(n for n in looks.silent if n not in looks.shown),
     )
-
-
-class _Nodes:
-    """Who answered, who is silent and why, and which node a place is on today."""
-
-    def __init__(self, desired: Desired, observed: Observed) -> None:
-        self.silent: dict[str, str] = {}
-        self.shown: dict[str, NodeAnswer] = {}
-        self.lost: set[str] = set()
-        self.renamed: dict[str, str] = {}
-        """Departed document → today's of the same machine: what both show is counted once."""
-        self._departed = desired.departed
-        self._documents = desired.nodes
-        for name in sorted({**desired.nodes, **observed.nodes}):
-            node, look = desired.nodes.get(name), observed.nodes.get(name)
-            if look is not None and look.answer is not None:
-                self.shown[name] = look.answer
-                if look.answer.shards_error:
-                    self.silent[name] = f"{name} cannot list its launches: " + (
-                        look.answer.shards_error
-                    )
-            elif node is None:
-                continue
-            elif node.state is NodeState.LOST:
-                self.lost.add(name)
-            else:
-                error = look.error.value if look and look.error else "NodeUnreachable"
-                detail = f": {look.detail}" if look and look.detail else ""
-                self.silent[name] = f"{name} gives no answer ({error}{detail})"
-                if look is not None and look.last is not None:
-                    self.shown[name] = look.last
-        self._machines = self._tell_apart()
-
-    def _tell_apart(self) -> dict[str, str]:
-        """Machine id → the one document that reaches it; two that do are both held."""
-        reached: dict[str, list[str]] = {}
-        for name, answer in self.shown.items():
-            if name not in self.silent and answer.machine_id and name not in self.lost:
-                reached.setdefault(answer.machine_id, []).append(name)
-        machines = {}
-        for machine, names in reached.items():
-            current = [n for n in names if self._is_current(n)]
-            if len(current) > 1:
-                for name in current:
-                    self.silent[name] = f"{' and '.join(current)} are one machine ({machine})"
-                continue
-            machines[machine] = (current or names)[0]
-            for renamed in names:
-                if renamed != machines[machine]:
-                    self.renamed[renamed] = machines[machine]
-        return machines
-
-    def _is_current(self, name: str) -> bool:
-        node = self._documents.get(name)
-        return node is not None and name not in self._departed and node.state is not NodeState.LOST
-
-    def today(self, place: Place) -> Place:
-        """The place under its node's name of today, where a Node document was renamed."""
-        gone = not self._is_current(place.node)
-        name = self._machines.get(place.machine_id) if gone else None
-        return replace(place, node=name) if name and name != place.node else place
-
-    def silence(self, place: Place) -> str:
-        """Why the rank at `place` is not seen; empty: it is, or it is known to be dead."""
-        why = self.silent.get(place.node)
-        if why is not None:
-            return why
-        answer = self.shown.get(place.node)
-        if answer is not None and place.machine_id and answer.machine_id != place.machine_id:
-            return (
-                f"{place.node} is another machine now"
-                f" ({answer.machine_id or 'no id'}, was {place.machine_id})"
-            )
-        return ""
-
-    def boot_id(self, node: str) -> str:
-        return self.shown[node].boot_id
-
-    def knows(self, node: str) -> bool:
-        return node in self.shown
 
 
 Shown = list[tuple[str, Shard]]
 
 
+def _whole(launch: str, shown: Shown, looks: Looks, catalog: Catalog) -> Sighting | None:
+    """The usual case in short: every rank in its place, alive, and nothing to think about.
+
+    None where anything needs a second thought. Where it answers, `_assemble` would say the same.
+    """
+    record = shown[0][1].record
+    if record is None or len(record.places) != len(shown):
+        return None
+    fingerprint, shards = record.fingerprint, {}
+    ready = ever_ready = True
+    for node, shard in shown:
+        own = shard.record
+        if own is None or own.format != FORMAT or own.fingerprint != fingerprint:
+            return None
+        rank = own.rank
+        place = own.places[rank] if 0 <= rank < len(own.places) else None
+        if place is None or place.rank != rank or place.node != node or rank in shards:
+            return None
+        if looks.sound.get(node) != (place.machine_id, shard.boot_id):
+            return None
+        if not shard.alive or shard.stop_asked or shard.exit is not None:
+            return None
+        if shard.serves:
+            ready = ready and shard.fresh and shard.health.ok
+            ever_ready = ever_ready and shard.ever_ready
+        shards[rank] = shard
+    leader = shards[0]
+    labels, record = leader.labels, leader.record
+    if labels is None or not labels.replica or not labels.placement or record is None:
+        return None
+    if not leader.serves or not method_known(fingerprint):
+        return None
+    placement = labels.placement
+    view = made(
+        LaunchView,
+        {
+            "launch": launch,
+            "replica": labels.replica,
+            "placement": placement,
+            "seq": record.seq,
+            "places": record.places,
+            "shards": shards,
+            "fingerprint": fingerprint,
+            "restart": record.restart,
+            "profile": catalog.recorded(placement, fingerprint, record.profile),
+            "alive": True,
+            "ready": ready,
+            "ever_ready": ever_ready,
+            "seen_nodes": (shown[0][0],) if len(shown) == 1 else tuple(sorted(n for n, _ in shown)),
+        },
+    )
+    return Sighting(view, labels.ordinal, leader=record.places[0].node, whole=True)
+
+
 def _assemble(
-    launch: str, found: Shown, remembered: Shown, nodes: _Nodes, catalog: Catalog
+    launch: str, found: Shown, remembered: Shown, looks: Looks, catalog: Catalog
 ) -> Sighting:
     told = _first_record(found) or _first_record(remembered)
     if told is not None and told.places:
-        places = tuple(nodes.today(p) for p in told.places)
+        places = tuple(looks.today(p) for p in told.places)
     else:
         places = ()
     found, damage = _own_shards(found, places)
     shards, seen_at = _by_rank(found, places)
-    silence = {p.node: why for p in places if (why := nodes.silence(p))}
+    silence = {p.node: why for p in places if (why := looks.silence(p))}
     for node, shard in remembered:
         if node not in silence and not places:
-            silence[node] = nodes.silent[node]
+            silence[node] = looks.silent[node]
         elif node in silence and not shard.alive and shard.exit is not None:
             # What has ended never starts again, so the last look at it still holds.
             del silence[node]
         elif shard.alive and (shard.record.rank if shard.record else shard.rank) not in shards:
-            silence.setdefault(node, nodes.silent[node])
+            silence.setdefault(node, looks.silent[node])
     over = {node for node, shard in remembered if node not in silence}
-    dead = _dead_ranks(places, shards, silence, over, remembered, nodes)
+    dead = _dead_ranks(places, shards, silence, over, remembered, looks)
     alive = any(s.alive for s in shards.values())
     stop_asked = any(s.stop_asked for s in shards.values())
     serving = [s for s in shards.values() if s.serves]
@@ -292,7 +276,7 @@ def _dead_ranks(
     silence: Mapping[str, str],
     over: set[str],
     remembered: Shown,
-    nodes: _Nodes,
+    looks: Looks,
 ) -> tuple[DeadRank, ...]:
     dead = []
     last = dict(remembered)
@@ -303,9 +287,9 @@ def _dead_ranks(
         if shard is None and place.node in over:
             shard = last[place.node]
         if shard is None:
-            how = Death.ABSENT if nodes.knows(place.node) else Death.LOST
+            how = Death.ABSENT if looks.knows(place.node) else Death.LOST
             dead.append(DeadRank(place.rank, place.node, how))
-        elif how_ended := _ended(shard, boot := nodes.boot_id(place.node)):
+        elif how_ended := _ended(shard, boot := looks.boot_id(place.node)):
             earlier = _other_boot(shard, boot)
             dead.append(DeadRank(place.rank, place.node, how_ended, shard, earlier))
     return tuple(dead)

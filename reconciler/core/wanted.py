@@ -7,8 +7,9 @@ too many, those leave first that serve least. Nothing in here starts or stops.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
+from typing import NamedTuple
 
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import Ending, ending
@@ -17,14 +18,13 @@ from reconciler.core.model import PER_NODE, Node, NodeState, Placement
 from reconciler.core.views import Sighting
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A replica as the nodes show it: its launches, newest first."""
 
     replica: str
     placement: str
     ordinal: int
-    launches: tuple[tuple[Sighting, Ending | None], ...] = field(default=())
+    launches: tuple[tuple[Sighting, Ending | None], ...] = ()
 
     @property
     def leader(self) -> str:
@@ -33,8 +33,7 @@ class Group:
         return (best or self.launches[0][0]).leader if self.launches else ""
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(NamedTuple):
     """One replica that a placement asks for."""
 
     replica: str
@@ -51,8 +50,12 @@ def group(sightings: Iterable[Sighting]) -> dict[str, Group]:
             found.setdefault(sighting.view.replica, []).append(sighting)
     groups = {}
     for replica, own in found.items():
-        if len(own) > 1:
-            own.sort(key=lambda s: (-s.view.seq, s.view.launch))
+        if len(own) == 1:
+            [only] = own
+            pair = (only, ending(only) if only.dead else None)
+            groups[replica] = Group(replica, only.view.placement, only.ordinal, (pair,))
+            continue
+        own.sort(key=lambda s: (-s.view.seq, s.view.launch))
         launches = tuple((s, ending(s) if s.dead else None) for s in own)
         groups[replica] = Group(replica, own[0].view.placement, own[0].ordinal, launches)
     return groups
@@ -61,19 +64,24 @@ def group(sightings: Iterable[Sighting]) -> dict[str, Group]:
 def wants(placement: Placement, groups: Sequence[Group], catalog: Catalog) -> tuple[Want, ...]:
     """The wanted replicas of `placement` in order of ordinal. `groups` are all that are seen."""
     if placement.replicas == PER_NODE:
-        return tuple(sorted(_per_node(placement, groups, catalog), key=lambda w: w.ordinal))
+        return tuple(sorted(_per_node(placement, groups, catalog), key=_ordinal))
     assert isinstance(placement.replicas, int)
-    ordered = sorted(groups, key=lambda g: g.ordinal)
+    ordered = sorted(groups, key=_ordinal)
     if len(ordered) > placement.replicas:
         ordered.sort(key=lambda g: (_standing(placement, g, catalog), g.ordinal))
         ordered = ordered[: placement.replicas]
+        ordered.sort(key=_ordinal)
     chosen = [Want(g.replica, g.ordinal) for g in ordered]
     if len(chosen) < placement.replicas:
         fresh = _free_ordinals({g.ordinal for g in groups})
         while len(chosen) < placement.replicas:
             ordinal = next(fresh)
             chosen.append(Want(replica_id(placement.name, ordinal), ordinal))
-    return tuple(sorted(chosen, key=lambda w: w.ordinal))
+        chosen.sort(key=_ordinal)
+    return tuple(chosen)
+
+
+_ordinal = attrgetter("ordinal", "replica")
 
 
 def _free_ordinals(taken: Collection[int]) -> Iterator[int]:
@@ -165,10 +173,8 @@ def fitting(placement: Placement, catalog: Catalog) -> list[Node]:
 
 
 def in_placement(groups: Mapping[str, Group]) -> dict[str, list[Group]]:
-    """Placement → its groups in order of ordinal."""
+    """Placement → its groups, in no order."""
     found: dict[str, list[Group]] = {}
     for g in groups.values():
         found.setdefault(g.placement, []).append(g)
-    for own in found.values():
-        own.sort(key=lambda g: g.ordinal)
     return found

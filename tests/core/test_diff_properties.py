@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.core import observed as seen
+from reconciler.core.codec import from_json, to_json
 from reconciler.core.diff import diff
 from reconciler.core.verdict import Diff, JudgedLaunch, Verdict
 from tests.core.build_world import STATES, World
@@ -120,6 +121,23 @@ def test_the_order_of_files_nodes_and_answers_never_matters(world: World, order:
         for field in dataclasses.fields(a):
             assert getattr(a, field.name) == getattr(b, field.name), field.name
     assert one == two
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds())
+def test_the_shortcut_for_what_plainly_matches_says_what_the_table_says(world: World) -> None:
+    desired, observed = world.desired, world.observed
+    assert diff(desired, observed) == diff(desired, observed, shortcut=False)
+
+
+def test_the_shortcut_makes_whole_values() -> None:
+    world = World().with_nodes(*NODES).profile("llama").placement("chat", "llama", replicas=2)
+    world = world.launch("chat-0", on="gpu-a").launch("chat-1", on="gpu-b")
+    short = diff(world.desired, world.observed)
+    long = diff(world.desired, world.observed, shortcut=False)
+    assert to_json(short) == to_json(long)
+    assert repr(short) == repr(long)
+    assert from_json(Diff, to_json(short)) == long
 
 
 @settings(max_examples=100, deadline=None)
