@@ -32,22 +32,23 @@ class LabelBook:
         )
 
     def plain(self, replica: JudgedReplica) -> bool:
-        """Whether a wanted replica with one launch carries its labels, under its own name."""
+        """Whether a wanted replica with one launch carries its labels, and has its supervisors."""
         if replica.renamed_from:
             return False
-        shared = self._of_placement(replica.placement)
+        name, placement, ordinal = replica.replica, replica.placement, replica.ordinal
+        shared = self._shared.get(placement) or self._of_placement(placement)
         for shard in replica.launches[0].view.shards.values():
             given = shard.labels
-            if given is None or not (
-                given.replica == replica.replica
-                and given.placement == replica.placement
-                and given.ordinal == replica.ordinal
-                and given.labels == shared.labels
-                and given.owner == shared.owner
-                and given.unhealthy_after_s == shared.unhealthy_after_s
+            if (
+                given is None
+                or given.replica != name
+                or given.placement != placement
+                or given.ordinal != ordinal
+                or given.labels != shared.labels
+                or given.owner != shared.owner
+                or given.unhealthy_after_s != shared.unhealthy_after_s
+                or (shard.alive and not shard.supervised)
             ):
-                return False
-            if shard.alive and not shard.supervised:
                 return False
         return True
 

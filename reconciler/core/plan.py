@@ -213,7 +213,8 @@ def _guards(parts: Parts, counts: Tally, approved: frozenset[ApprovedChange]) ->
         scope = scope_of(replica)
         if _is_leaving(parts.desired, replica):
             if tally.leaves(replica):
-                before = replica.launches[0].view.fingerprint
+                going = [j for j in replica.launches if tally.is_doomed(j)] or replica.launches
+                before = going[0].view.fingerprint
                 removed.append(Guarded(scope, ApprovedChange(replica.replica, before)))
             continue
         live = to_be_replaced(parts, replica)

@@ -48,39 +48,51 @@ class Tally:
 def take(desired: Desired, diff: Diff, labels: LabelBook) -> Tally:
     """Counts `diff`; linear in replicas, and fast for those that match."""
     tally = Tally()
-    wanted, ready, before = tally.wanted, tally.ready, tally.before
-    model_wanted, model_ready = tally.model_wanted, tally.model_ready
     odd, plain = tally.odd, labels.plain
     suspended = {name for name, p in desired.placements.items() if p.suspend}
     matching = Verdict.MATCHING
+    alike: tuple[str, str, str] | None = None
+    count = 0
     for replica in diff.replicas:
-        placement, model = replica.placement, replica.model
-        launches = replica.launches
+        effective = replica.effective
         if (
             replica.verdict is matching
-            and len(launches) == 1
             and replica.ready
             and replica.wanted
-            and placement not in suspended
-            and (effective := replica.effective) is not None
-            and not (effective.rejected or effective.waiting)
+            and len(replica.launches) == 1
+            and effective is not None
+            and not effective.rejected
+            and not effective.waiting
+            and replica.placement not in suspended
             and plain(replica)
         ):
-            tally.matching += 1
-            wanted[placement] += 1
-            ready[placement] += 1
-            model_wanted[model] += 1
-            model_ready[model] += 1
-            before[model, replica.pool] += 1
+            same = (replica.placement, replica.model, replica.pool)
+            if same != alike:
+                _count_alike(tally, alike, count)
+                alike, count = same, 0
+            count += 1
             continue
         odd.append(replica)
-        _count_odd(tally, replica, placement in suspended)
-    for model, count in model_ready.items():
-        tally.model_ready_wanted[model] = count
+        _count_odd(tally, replica, replica.placement in suspended)
+    _count_alike(tally, alike, count)
+    tally.model_ready_wanted.update(tally.model_ready)
     for replica in odd:
         if (not replica.wanted or replica.placement in suspended) and is_ready(replica):
             tally.model_ready_wanted[replica.model] -= 1
     return tally
+
+
+def _count_alike(tally: Tally, alike: tuple[str, str, str] | None, count: int) -> None:
+    """`count` ready and matching replicas of one placement, model and pool."""
+    if alike is None:
+        return
+    placement, model, pool = alike
+    tally.matching += count
+    tally.wanted[placement] += count
+    tally.ready[placement] += count
+    tally.model_wanted[model] += count
+    tally.model_ready[model] += count
+    tally.before[model, pool] += count
 
 
 def _count_odd(tally: Tally, replica: JudgedReplica, suspended: bool) -> None:

@@ -87,6 +87,13 @@ def test_an_approval_of_another_fingerprint_counts_for_nothing() -> None:
     assert stopped(planned(approve(world, "gpu-a", *wrong))) == []
 
 
+def test_a_removal_names_the_fingerprint_of_what_lives() -> None:
+    world = chat(2).edit("llama", args=("--context", "8"))
+    world = world.launch("chat-0", on="gpu-a", state="crashed", seq=9).remove_placement("chat")
+    before = {c.replica: c.before for c in guard(planned(world), "removed").changes}
+    assert before["chat-0"] == before["chat-1"]
+
+
 def test_replacing_is_not_limited_by_default_and_can_be() -> None:
     assert guard(planned(proven(ten())), "replaced").passed
     rails = GuardRails(max_replaced=Limit(percent=50))
