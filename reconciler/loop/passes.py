@@ -7,93 +7,37 @@ have become values before they reach this file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from reconciler.core.changes import Plan, Reason
 from reconciler.core.diff import diff
 from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import Observed
 from reconciler.core.plan import plan
-from reconciler.core.verdict import Diff
 from reconciler.errors import GitError, InvalidFleet, PlanIsStale
 from reconciler.loop import leases, limits, outcome, revisions
 from reconciler.loop.head import Head, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
-from reconciler.nodes.apply import ApplyReport, StepResult
-from reconciler.report.passreport import HeadError, PassReport, Revisions, StepOutcome
-from reconciler.report.status import node_statuses, placement_statuses
-
-
-def never() -> bool:
-    """Nothing cancels this pass."""
-    return False
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of one pass."""
-
-    ref: str | None = None
-    worktree: bool = False
-    """Look at the working tree instead of a commit."""
-    act: bool = True
-    """False: the line ends with the plan."""
-    expect: str = ""
-    """Digest of the plan that was reviewed, or its beginning; another one is stale."""
-    keep: leases.Book | None = None
-    """The daemon and --wait: where the leases are kept for the next pass; None: given back."""
-    applied: str = ""
-    """The revision last seen applied by this process."""
-    on_plan: Callable[[Plan], None] | None = None
-    """Told of the plan before it is applied."""
-    on_step: Callable[[StepResult], None] | None = None
-    """Told of each step on each node as it ends."""
-    cancelled: Callable[[], bool] = never
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Diff and plan of one look."""
-
-    desired: Desired
-    observed: Observed
-    diff: Diff
-    plan: Plan
-
-
-@dataclass
-class _Stopwatch:
-    """Seconds by stage."""
-
-    clock_s: Callable[[], float]
-    took_s: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._first_s = self._last_s = self.clock_s()
-
-    def lap(self, stage: str) -> None:
-        """All since the last lap was `stage`."""
-        now = self.clock_s()
-        self.took_s[stage] = self.took_s.get(stage, 0.0) + now - self._last_s
-        self._last_s = now
-        self.took_s["total"] = now - self._first_s
+from reconciler.loop.telling import idle, nothing, report
+from reconciler.loop.values import Decision, Request, Stopwatch
+from reconciler.nodes.apply import ApplyReport
+from reconciler.report.passreport import HeadError, PassReport, StepOutcome
 
 
 def run_pass(edges: Edges, request: Request) -> PassReport:
     """One pass. Raises PlanIsStale where `expect` names another plan, else nothing on purpose."""
-    watch = _Stopwatch(edges.clock_s)
+    watch = Stopwatch(edges.clock_s)
     head = read_head(edges.source, request.ref, worktree=request.worktree)
     looking = head.desired or inventory(edges.source, head.revision)
     watch.lap("revision")
     if looking is None:
-        return _nothing(edges, request, head, watch)
+        return nothing(edges, request, head, watch)
     looking, observed = look(edges, request, head, looking)
     watch.lap("look")
     working = work_on(edges, head, observed, looking)
     watch.lap("revision")
     if working.desired is None:
-        return _idle(edges, request, head, working, looking, observed, watch)
+        return idle(edges, request, head, working, looking, observed, watch)
     if working.desired.nodes.keys() != looking.nodes.keys() or working.repairs_only:
         observed = edges.pool.look(working.desired, remember=request.act)
         watch.lap("look")
@@ -166,7 +110,7 @@ def act(
     head: Head,
     working: revisions.Working,
     decision: Decision,
-    watch: _Stopwatch,
+    watch: Stopwatch,
 ) -> PassReport:
     """Take the leases, look and plan again under them, apply, and write down what is in force."""
     desired = decision.desired
@@ -295,84 +239,4 @@ def _write_down(
     return replace(working, in_force=keep.revision) if held.epochs else working
 
 
-# --- The report -------------------------------------------------------------------------------
-
-
-def report(
-    edges: Edges,
-    request: Request,
-    head: Head,
-    working: revisions.Working,
-    decision: Decision,
-    steps: tuple[StepOutcome, ...] = (),
-    lease_held_by: str = "",
-    watch: _Stopwatch | None = None,
-) -> PassReport:
-    """The last stage: everything that was found out, as one value."""
-    made = PassReport(
-        owner=edges.owner,
-        observed_at=edges.now(),
-        revisions=_revisions(head, working.in_force, request.applied),
-        exit_code=outcome.exit_code(
-            decision.plan, steps, head_error=working.error, lease_held_by=lease_held_by
-        ),
-        working_on=decision.desired.revision,
-        head_error=working.error,
-        plan=decision.plan,
-        placements=placement_statuses(decision.desired, decision.diff, decision.plan),
-        nodes=node_statuses(decision.desired, decision.observed),
-        steps=steps,
-        lease_held_by=lease_held_by,
-        notes=working.notes,
-        durations_s=watch.took_s if watch else {},
-        interval_s=decision.desired.fleet.interval_s,
-    )
-    if outcome.is_converged(made):
-        applied = replace(made.revisions, applied=decision.desired.revision.commit)
-        return replace(made, revisions=applied)
-    return made
-
-
-def _revisions(head: Head, in_force: str, applied: str) -> Revisions:
-    revision = head.revision
-    return Revisions(
-        head=revision.commit if revision else "",
-        in_force=in_force,
-        applied=applied,
-        ref=revision.ref if revision else "",
-    )
-
-
-def _nothing(edges: Edges, request: Request, head: Head, watch: _Stopwatch) -> PassReport:
-    """Not even the nodes are known: head cannot be read, and no older inventory validates."""
-    return PassReport(
-        owner=edges.owner,
-        observed_at=edges.now(),
-        revisions=_revisions(head, "", request.applied),
-        exit_code=outcome.exit_code(None, ()),
-        head_error=head.error,
-        notes=("no revision tells which nodes there are: nothing is done",),
-        durations_s=watch.took_s,
-    )
-
-
-def _idle(
-    edges: Edges,
-    request: Request,
-    head: Head,
-    working: revisions.Working,
-    looking: Desired,
-    observed: Observed,
-    watch: _Stopwatch,
-) -> PassReport:
-    """The nodes were seen, and there is no revision to act on."""
-    return PassReport(
-        owner=edges.owner,
-        observed_at=edges.now(),
-        revisions=_revisions(head, working.in_force, request.applied),
-        exit_code=outcome.exit_code(None, ()),
-        head_error=working.error,
-        nodes=node_statuses(looking, observed),
-        notes=working.notes,
-        durations_s=watch.took_s,
-    )
+__all__ = ["Decision", "Request", "run_pass"]

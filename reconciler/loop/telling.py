@@ -1,0 +1,94 @@
+"""The last stage of a pass: everything that was found out, as one PassReport."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reconciler.core.model import Desired
+from reconciler.core.observed import Observed
+from reconciler.loop import outcome, revisions
+from reconciler.loop.head import Head
+from reconciler.loop.seams import Edges
+from reconciler.loop.values import Decision, Request, Stopwatch
+from reconciler.report.passreport import PassReport, Revisions, StepOutcome
+from reconciler.report.status import node_statuses, placement_statuses
+
+
+def report(
+    edges: Edges,
+    request: Request,
+    head: Head,
+    working: revisions.Working,
+    decision: Decision,
+    steps: tuple[StepOutcome, ...] = (),
+    lease_held_by: str = "",
+    watch: Stopwatch | None = None,
+) -> PassReport:
+    """The last stage: everything that was found out, as one value."""
+    made = PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, working.in_force, request.applied),
+        exit_code=outcome.exit_code(
+            decision.plan, steps, head_error=working.error, lease_held_by=lease_held_by
+        ),
+        working_on=decision.desired.revision,
+        head_error=working.error,
+        plan=decision.plan,
+        placements=placement_statuses(decision.desired, decision.diff, decision.plan),
+        nodes=node_statuses(decision.desired, decision.observed),
+        steps=steps,
+        lease_held_by=lease_held_by,
+        notes=working.notes,
+        durations_s=watch.took_s if watch else {},
+        interval_s=decision.desired.fleet.interval_s,
+    )
+    if outcome.is_converged(made):
+        applied = replace(made.revisions, applied=decision.desired.revision.commit)
+        return replace(made, revisions=applied)
+    return made
+
+
+def _revisions(head: Head, in_force: str, applied: str) -> Revisions:
+    revision = head.revision
+    return Revisions(
+        head=revision.commit if revision else "",
+        in_force=in_force,
+        applied=applied,
+        ref=revision.ref if revision else "",
+    )
+
+
+def nothing(edges: Edges, request: Request, head: Head, watch: Stopwatch) -> PassReport:
+    """Not even the nodes are known: head cannot be read, and no older inventory validates."""
+    return PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, "", request.applied),
+        exit_code=outcome.exit_code(None, ()),
+        head_error=head.error,
+        notes=("no revision tells which nodes there are: nothing is done",),
+        durations_s=watch.took_s,
+    )
+
+
+def idle(
+    edges: Edges,
+    request: Request,
+    head: Head,
+    working: revisions.Working,
+    looking: Desired,
+    observed: Observed,
+    watch: Stopwatch,
+) -> PassReport:
+    """The nodes were seen, and there is no revision to act on."""
+    return PassReport(
+        owner=edges.owner,
+        observed_at=edges.now(),
+        revisions=_revisions(head, working.in_force, request.applied),
+        exit_code=outcome.exit_code(None, ()),
+        head_error=working.error,
+        nodes=node_statuses(looking, observed),
+        notes=working.notes,
+        durations_s=watch.took_s,
+    )
