@@ -19,9 +19,10 @@ from reconciler.fleet.checks import check
 from reconciler.fleet.explain import explain
 from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
 from reconciler.fleet.findings import Finding, dotted, nearest, ordered, quoted
+from reconciler.fleet.limits import Limits
 from reconciler.fleet.memory import Known, Memory
 from reconciler.fleet.repo import Entry, Repo, SourceFile, safe_name
-from reconciler.fleet.strictyaml import Document, Limits, parse
+from reconciler.fleet.strictyaml import Document, parse
 
 T = TypeVar("T")
 

@@ -15,8 +15,10 @@ from typing import Any
 from reconciler.core.changes import Reason
 from reconciler.fleet.explain import place
 from reconciler.fleet.findings import Finding, dotted, listed, nearest
+from reconciler.fleet.limits import Limits
 from reconciler.fleet.memory import Memory
-from reconciler.fleet.strictyaml import Document, Limits, Path, decode, parse_with_positions
+from reconciler.fleet.plaintext import decode
+from reconciler.fleet.strictyaml import Document, Path, parse_with_positions
 
 EXAMPLE_FLEET_ID = "00000000-0000-4000-8000-00000000feed"
 """The id of fleet-repo-example/: two fleets with one id would act on each other's launches, so it

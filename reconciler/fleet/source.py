@@ -8,26 +8,25 @@ child process with a hard deadline (fetcher.py): libgit2 waits for ever on a ser
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pygit2
-from pygit2.enums import FileMode, SortMode
+from pygit2.enums import SortMode
 
 from reconciler.core.model import Desired, Revision
 from reconciler.errors import GitError, InvalidFleet
 from reconciler.fleet.fetcher import Fetcher
 from reconciler.fleet.findings import Finding, errors, nearest, quoted, summary
+from reconciler.fleet.limits import Limits
+from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_plain
 from reconciler.fleet.load import Loaded, inventory, load
 from reconciler.fleet.memory import Memory
 from reconciler.fleet.repo import SourceFile
-from reconciler.fleet.strictyaml import Limits
-from reconciler.fleet.tree import Sort, TreeEntry, choose, of_interest, refused
+from reconciler.fleet.tree import choose, refused
 
 URL = re.compile(r"(ssh|https|file)://[^\s\x00-\x1f]+", re.ASCII)
 _OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -234,10 +233,10 @@ class Source:
         last = self._last
         if last is not None and last[0] == tree.id and last[1] is reader:
             return _at(last[2], revision)
-        entries, ids, complete = _list_tree(repo, tree, self.limits)
+        entries, ids, complete = list_tree(repo, tree, self.limits)
         chosen = choose(entries, self.limits, complete=complete)
         files = [
-            SourceFile(self._prefix + path, partial(_read_blob, repo, ids[path]), str(ids[path]))
+            SourceFile(self._prefix + path, partial(read_blob, repo, ids[path]), str(ids[path]))
             for path in chosen.paths
         ]
         found = self._placed(chosen.findings)
@@ -249,7 +248,7 @@ class Source:
         """As `load_worktree`, with the findings as a value. Raises GitError."""
         if self._folder is None:
             raise GitError("repo", "it has no working tree", "name a commit with --ref")
-        entries, complete = _list_folder(self._folder, self.limits)
+        entries, complete = list_folder(self._folder, self.limits)
         chosen = choose(entries, self.limits, complete=complete)
         findings = list(self._placed(chosen.findings))
         files = []
@@ -272,7 +271,7 @@ class Source:
         tree = self._fleet_tree(head.commit)
         if tree is None:
             return Revision(head.commit, head.ref, True, head.root_commit)
-        entries, ids, _ = _list_tree(repo, tree, self.limits)
+        entries, ids, _ = list_tree(repo, tree, self.limits)
         chosen = choose(entries, self.limits)
         committed = {self._prefix + path: str(ids[path]) for path in chosen.paths}
         present = {file.path: str(pygit2.hash(file.raw)) for file in files}
@@ -330,92 +329,3 @@ def _open_mirror(path: Path) -> pygit2.Repository | None:
 def _git_error(subject: str, error: Exception) -> GitError:
     text = str(error).strip("'\"") or type(error).__name__
     return GitError(subject, f"git cannot read it: {text}", "look at the repository with git fsck")
-
-
-# --- listing ----------------------------------------------------------------------------------
-
-_SORTS = {
-    FileMode.TREE: Sort.FOLDER,
-    FileMode.LINK: Sort.LINK,
-    FileMode.COMMIT: Sort.SUBMODULE,
-}
-
-
-def _list_tree(
-    repo: pygit2.Repository, tree: pygit2.Tree, limits: Limits
-) -> tuple[list[TreeEntry], dict[str, pygit2.Oid], bool]:
-    """The entries of a tree: all of the top, and all below the fleet's own folders."""
-    entries: list[TreeEntry] = []
-    ids: dict[str, pygit2.Oid] = {}
-    seen = 0
-    pending: list[tuple[str, pygit2.Tree]] = [("", tree)]
-    while pending:
-        above, folder = pending.pop()
-        for item in folder:
-            seen += 1
-            if seen > limits.entries or above.count("/") > limits.depth:
-                return entries, ids, False
-            path = above + _name(item)
-            sort = _SORTS.get(item.filemode, Sort.FILE)
-            if sort is Sort.FOLDER and (above or of_interest(path) or _looks_near(path)):
-                pending.append((f"{path}/", repo[item.id].peel(pygit2.Tree)))
-            size = 0
-            if sort is Sort.FILE and path.lower().endswith((".yaml", ".yml")):
-                size = repo.odb.read_header(item.id)[1]
-            ids[path] = item.id
-            entries.append(TreeEntry(path, sort, size))
-    return entries, ids, True
-
-
-def _read_blob(repo: pygit2.Repository, oid: pygit2.Oid) -> bytes:
-    return repo[oid].read_raw()
-
-
-def _name(item: pygit2.Object) -> str:
-    """The name of an entry; bytes that are not UTF-8 stay apart from every real name."""
-    raw = item.raw_name or b""
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def _looks_near(name: str) -> bool:
-    """A folder that may be meant as one of ours: listed, so that it is not skipped in silence."""
-    return bool(nearest(name.lower(), ("nodes", "catalog", "placements")))
-
-
-def _list_folder(folder: Path, limits: Limits) -> tuple[list[TreeEntry], bool]:
-    """As `_list_tree`, of a working tree; links are named and not followed."""
-    entries: list[TreeEntry] = []
-    pending = [""]
-    while pending:
-        above = pending.pop()
-        with os.scandir(folder / above) as items:
-            for item in items:
-                name = os.fsencode(item.name).decode("utf-8", "backslashreplace")
-                path = above + name
-                if path == ".git":
-                    continue
-                if len(entries) >= limits.entries or above.count("/") > limits.depth:
-                    return entries, False
-                status = item.stat(follow_symlinks=False)
-                sort = _sort_of(status.st_mode)
-                if sort is Sort.FOLDER and (above or of_interest(path) or _looks_near(path)):
-                    pending.append(f"{path}/")
-                entries.append(TreeEntry(path, sort, status.st_size))
-    return entries, True
-
-
-def _sort_of(mode: int) -> Sort:
-    if stat.S_ISREG(mode):
-        return Sort.FILE
-    if stat.S_ISDIR(mode):
-        return Sort.FOLDER
-    return Sort.LINK if stat.S_ISLNK(mode) else Sort.SPECIAL
-
-
-def read_plain(path: Path, most: int) -> bytes:
-    """The bytes of a regular file, at most one more than `most`; no link, no waiting for a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "not a regular file")
-        return file.read(most + 1)

@@ -16,7 +16,6 @@ Merge keys (`<<: *base`, `<<: [*a, *b]`) are allowed: own keys win, then the ear
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,30 +25,11 @@ from yaml._yaml import CParser
 
 from reconciler.core.changes import Reason
 from reconciler.fleet.findings import Finding, dotted, quoted
+from reconciler.fleet.limits import Limits
+from reconciler.fleet.plaintext import BAD_VALUE, decode
+from reconciler.fleet.scalars import MAYBE_ODD, is_text, plain
 
 Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds on what a repo may hold; each is checked before anything walks the data."""
-
-    file_bytes: int = 4 << 20
-    total_bytes: int = 64 << 20
-    files: int = 20_000
-    """YAML files. Other files are neither read nor counted against `total_bytes`."""
-    entries: int = 200_000
-    """Entries of the tree, folders included."""
-    documents: int = 20_000
-    """Documents of one file."""
-    depth: int = 24
-    """Nesting inside a document; the schemas need 6."""
-    values: int = 20_000
-    """Values of one document, aliases counted as often as they are used."""
-    total_values: int = 1_000_000
-    """Values of the whole repo: about 200 MB."""
-    findings: int = 200
-    """Findings of one file after which its reading ends."""
 
 
 @dataclass(frozen=True)
@@ -91,53 +71,6 @@ class Parsed:
 KEY = "\0key"
 """Last element of a position's path that points at a key; no key of a document can equal it."""
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-
-_BAD_CHAR = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-    "|\r(?!\n)"
-)
-_BAD_VALUE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
-_INT = re.compile(r"0|-?[1-9][0-9]{0,17}").fullmatch
-_MAYBE_ODD = re.compile(
-    r"[-+.0-9=<]|[yYnNoO~]|null|Null|NULL|true|True|TRUE|false|False|FALSE"
-).match
-_ODD = (
-    # What PyYAML's resolver (YAML 1.1) or the YAML 1.2 core schema reads as something but text.
-    ("switch", re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF").fullmatch),
-    (
-        "number",
-        re.compile(
-            r"[-+]?0b[01_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?0o[0-7]+|[-+]?[0-9][0-9_]*"
-            r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+"
-        ).fullmatch,
-    ),
-    (
-        "float",
-        re.compile(
-            r"[-+]?([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*\.?([eE][-+]?[0-9]+)?"
-            r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*|[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?"
-            r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-        ).fullmatch,
-    ),
-    ("date", re.compile(r"[0-9]{4}-[0-9][0-9]?-[0-9][0-9]?([Tt \t].*)?").fullmatch),
-    ("equals", re.compile(r"=|<<").fullmatch),
-)
-LONGEST_ODD = 256
-"""Characters of a plain scalar up to which it is asked whether it looks like a number or a date."""
-
-_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
-_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-
-def _is_text(text: str) -> bool:
-    """Whether every reader takes a plain scalar for text."""
-    if text in _NULLS or text in _BOOLS or _INT(text):
-        return False
-    return len(text) > LONGEST_ODD or not any(matches(text) for _, matches in _ODD)
-
 
 class _Again(Exception):
     """Something is wrong: the file is walked once more, with positions."""
@@ -161,68 +94,6 @@ def parse(file: str, raw: bytes, limits: Limits) -> Parsed:
 def parse_with_positions(file: str, text: str, limits: Limits) -> Parsed:
     """As `parse`, slower: the documents carry the position of each key and value."""
     return _Walk(file, text, limits, record=True).run()
-
-
-def decode(file: str, raw: bytes, limits: Limits) -> tuple[str | None, list[Finding]]:
-    """The text of a file whose characters are all harmless; else None and why."""
-
-    def refuse(message: str, hint: str, line: int = 0, column: int = 0) -> Finding:
-        return Finding(file, line, column, "", "", message, hint, Reason.PARSE_FAILED)
-
-    if len(raw) > limits.file_bytes:
-        return None, [
-            refuse(
-                f"it has {len(raw)} bytes, more than the {limits.file_bytes} that a file may have",
-                "split it",
-            )
-        ]
-    if raw.startswith(LFS_POINTER):
-        return None, [
-            refuse(
-                "it is a Git LFS pointer, not YAML",
-                "take YAML files out of LFS: drop their line in .gitattributes and add them anew",
-            )
-        ]
-    try:
-        text = raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        start = raw.rfind(b"\n", 0, error.start) + 1
-        return None, [
-            refuse(
-                f"byte 0x{raw[error.start]:02x} is not UTF-8",
-                "save the file as UTF-8",
-                line,
-                error.start - start + 1,
-            )
-        ]
-    bad = [
-        refuse(_bad_char_message(match.group()), "remove it", *_line_column(text, match.start()))
-        for match, _ in zip(_BAD_CHAR.finditer(text), range(limits.findings), strict=False)
-    ]
-    return (None, bad) if bad else (text, [])
-
-
-def _bad_char_message(char: str) -> str:
-    code = ord(char[0])
-    why = {
-        0xFEFF: "byte order mark inside the file (were two files joined?)",
-        0x2028: "line separator: one line in a review, two to a parser",
-        0x2029: "paragraph separator: one line in a review, two to a parser",
-        0x85: "next line: one line in a review, two to a parser",
-        0x0D: "carriage return without line feed: one line in a review, two to a parser",
-    }.get(code)
-    if why is None:
-        why = (
-            "direction mark: it shows text in another order"
-            if code > 0x2000
-            else "control character"
-        )
-    return f"U+{code:04X} is not allowed ({why})"
-
-
-def _line_column(text: str, offset: int) -> tuple[int, int]:
-    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 class _Frame:
@@ -345,9 +216,9 @@ class _Walk:
             self._key(event, stack[-1])
             return
         if event.style is None or event.style == "":
-            if _MAYBE_ODD(value) or not value:
+            if MAYBE_ODD(value) or not value:
                 value = self._plain(value)
-        elif event.style == '"' and _BAD_VALUE.search(value):
+        elif event.style == '"' and BAD_VALUE.search(value):
             self._report(
                 f"{quoted(value)} has control characters, written as escapes", "remove them"
             )
@@ -356,36 +227,27 @@ class _Walk:
         self._put(value)
 
     def _plain(self, text: str) -> Any:
-        """What a plain scalar is. Only whole decimal numbers, true, false, null and text exist."""
-        if text in _NULLS:
-            return None
-        if text in _BOOLS:
-            return _BOOLS[text]
-        if _INT(text):
-            return int(text)
-        if len(text) > LONGEST_ODD:
-            return text
-        for sort, matches in _ODD:
-            if matches(text):
-                self.odd.append(Odd(self._path(), text, sort))
-                break
-        return text
+        """A plain scalar's value; what is odd is noted with its path."""
+        value, sort = plain(text)
+        if sort:
+            self.odd.append(Odd(self._path(), text, sort))
+        return value
 
     def _key(self, event: Any, frame: _Frame) -> None:
         text = event.value
-        plain = event.style is None or event.style == ""
+        bare = event.style is None or event.style == ""
         if event.anchor is not None:
             self.anchors[event.anchor] = (text, 1)
-        if plain and text == "<<":
+        if bare and text == "<<":
             if frame.merges is not None:
                 self._report("'<<' is given twice in one mapping", "write '<<: [*a, *b]'")
             frame.merges = frame.merges or []
             frame.key = _MERGE
             return
-        if plain and (not text or _MAYBE_ODD(text)) and not _is_text(text):
+        if bare and (not text or MAYBE_ODD(text)) and not is_text(text):
             what = "an empty key" if not text else f"the key {text} is not text to YAML"
             self._report(what, f'quote it: "{text}"' if text else "give it a name")
-        elif _BAD_VALUE.search(text) or "\n" in text:
+        elif BAD_VALUE.search(text) or "\n" in text:
             self._report(f"the key {quoted(text)} has control characters", "remove them")
         if text in frame.data:
             line = self.positions.get((*self._path(), text, KEY), (0, 0))[0]

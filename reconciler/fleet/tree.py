@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from reconciler.core.changes import Reason
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
-from reconciler.fleet.strictyaml import Limits
+from reconciler.fleet.limits import Limits
 
 FOLDERS = ("nodes", "catalog", "placements")
 TOP = ("fleet.yaml", "fleet.yml")

@@ -9,9 +9,9 @@ import pygit2
 
 from reconciler.core.model import Desired, Revision
 from reconciler.fleet.findings import as_text
+from reconciler.fleet.limits import Limits
 from reconciler.fleet.load import Loaded, load
 from reconciler.fleet.repo import SourceFile
-from reconciler.fleet.strictyaml import Limits
 
 FLEET = """\
 kind: Fleet

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from reconciler.core.model import Profile
 from reconciler.fleet.extends import merged
-from reconciler.fleet.strictyaml import Limits
+from reconciler.fleet.limits import Limits
 from tests.fleet.repos import BASE, desired, loaded
 
 MODEL = "kind: Model\nname: llama\npath: /models/llama\n"

@@ -15,8 +15,9 @@ from reconciler.core.observed import (
     NodeAnswer,
 )
 from reconciler.fleet.findings import as_text
+from reconciler.fleet.limits import Limits
 from reconciler.fleet.scaffold import gpu_class, node_document, scalar
-from reconciler.fleet.strictyaml import Limits, parse
+from reconciler.fleet.strictyaml import parse
 from tests.fleet.repos import BASE, desired, loaded
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGHmbPEiG0owmJkWrNjiCT17tx9CiolHcWBpjh1fRqOw"

@@ -10,7 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.fleet.strictyaml import Limits, parse, parse_with_positions
+from reconciler.fleet.limits import Limits
+from reconciler.fleet.strictyaml import parse, parse_with_positions
 
 LIMITS = Limits()
 
