@@ -319,6 +319,7 @@ def test_a_renamed_node_document_restarts_nothing() -> None:
     found = launch(world, "chat-0-s1")
     assert found.verdict is Verdict.MATCHING
     assert [p.node for p in found.view.places] == ["new-a"]
+    assert set(found.view.shards) == {0}, "what both documents show is counted once"
     assert launch(world.silent("gpu-a"), "chat-0-s1").verdict is Verdict.MATCHING
 
 

@@ -226,6 +226,7 @@ def test_once_the_current_launch_is_ready_every_other_live_one_is_surplus() -> N
     world = one("ready").edit("llama", args=("--ctx", "8192")).launch("chat-0", on="gpu-b")
     assert verdict(world, "chat-0-s1") == "surplus"
     assert verdict(world, "chat-0-s2") == "matching"
+    assert launch(world, "chat-0-s1").reason == "chat-0-s2 has taken over"
     assert not launch(world, "chat-0-s1").not_wanted
 
 
@@ -332,6 +333,12 @@ def test_what_follows_a_stop_that_was_asked_is_no_failure() -> None:
     shards = {**built.shards, "gpu-b": after}
     world = dataclasses.replace(world, launches=(dataclasses.replace(built, shards=shards),))
     found = launch(world, "chat-0-s1")
+    assert found.reason == "stopped on request"
+    assert not found.failed
+
+
+def test_a_stopped_rank_whose_record_is_swept_already_makes_no_failure_of_a_stop() -> None:
+    found = launch(PAIR.launch("chat-0", on=BOTH, state="stopped", absent=(1,)), "chat-0-s1")
     assert found.reason == "stopped on request"
     assert not found.failed
 

@@ -255,6 +255,13 @@ def test_a_retry_that_only_one_nodes_lease_knows_counts() -> None:
     world = crash(crash(EDITED, "chat-0", "gpu-a", 2), "chat-0", "gpu-d")
     lease = seen.Lease(fleet=world.fleet.id, retries={"chat-0": 4})
     assert not effective(world.answers_with("gpu-d", lease=lease), "chat-0").rejected
+    lower = seen.Lease(fleet=world.fleet.id, retries={"chat-0": 1})
+    assert not effective(
+        world.answers_with("gpu-a", lease=lower)
+        .answers_with("gpu-b", lease=lease)
+        .answers_with("gpu-c", lease=lower),
+        "chat-0",
+    ).rejected, "the highest counts, whichever node says it"
     stranger = seen.Lease(fleet="another", retries={"chat-0": 4})
     assert effective(world.answers_with("gpu-d", lease=stranger), "chat-0").rejected
 
