@@ -273,11 +273,16 @@ class World:
         return found
 
     def living(self) -> dict[str, dict[str, Any]]:
-        """The launches of which a shard has not ended."""
+        """The launches of which a shard has not ended, nor died with its node."""
+
+        def lives(node: str, shard: dict[str, Any]) -> bool:
+            status = shard["status"]
+            return status["phase"] != "ended" and status["boot_id"] == self.nodes[node].boot_id
+
         return {
             launch: entry
             for launch, entry in self.launches().items()
-            if any(s["status"]["phase"] != "ended" for s in entry["shards"].values())
+            if any(lives(node, shard) for node, shard in entry["shards"].items())
         }
 
     def commit_in_force(self) -> str | None:
@@ -316,7 +321,8 @@ def healthy(url: str) -> bool:
 
 def chat(url: str, model: str, text: str = "hello") -> dict[str, Any]:
     """One chat completion."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+    messages = [{"role": "user", "content": text}]
+    body = json.dumps({"model": model, "messages": messages, "max_tokens": 16}).encode()
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"}
     )
