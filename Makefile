@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Loopback tests wait more than they compute: more workers than cores.
 JOBS   ?= 4
 
-.PHONY: help install demo test lab lab-down test-lab lint types licences lock check engines-real test-engines bench soak goldens clean sshd
+.PHONY: help install demo test lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman bench goldens clean sshd
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -32,6 +32,9 @@ test: $(STAMP) sshd  ## everything: unit, golden, property, contract, end to end
 engines-real: $(STAMP)  ## fetch a real llama-server and a small real model for `make test`
 	@PYTHON=$(BIN)/python tools/fetch-llama .cache/llama || [ $$? = 3 ]
 
+bench: $(STAMP)  ## the node edge against its goals, beside the peers that are installed
+	$(BIN)/python tools/bench_nodes.py
+
 lab: N ?= 3
 lab:  ## N=3 whole Debian nodes with systemd on this machine (root; docs/lab.md)
 	$(PYTHON) tools/lab up $(N)
@@ -42,6 +45,21 @@ lab-down:  ## take all labs down
 test-lab: $(STAMP)  ## tests over lab nodes: systemd, reboot, power cut, full disk
 	$(BIN)/python tools/lab image
 	$(BIN)/python -m pytest tests/lab $(PYTEST_ARGS)
+
+goldens: $(STAMP)  ## write the engines' golden command lines anew; read the diff
+	$(BIN)/python -m pytest tests/engines/test_golden.py --update-goldens
+
+test-engines: $(STAMP)  ## our command lines against the real llama.cpp and Ray (root; 0.3 GB)
+	PYTHON=$(BIN)/python tests/engines/real/install .cache/engines rpc ray
+	REAL_ENGINES=.cache/engines $(BIN)/python -m pytest tests/engines/real/test_llamacpp.py tests/engines/real/test_ray.py
+
+test-engines-large: $(STAMP)  ## the same for vLLM and SGLang, and a two-node vLLM replica (3.4 GB)
+	PYTHON=$(BIN)/python tests/engines/real/install .cache/engines vllm sglang
+	REAL_ENGINES=.cache/engines $(BIN)/python -m pytest tests/engines/real/test_parsers.py tests/engines/real/test_vllm.py
+
+test-podman: $(STAMP)  ## launches in real containers (root; podman and crun)
+	PYTHON=$(BIN)/python tests/engines/real/install .cache/engines image
+	REAL_ENGINES=.cache/engines tests/engines/real/podman-namespace $(BIN)/python -m pytest tests/engines/real/test_podman.py
 
 lint: $(STAMP)  ## ruff, import-linter, vermin, shell syntax
 	$(BIN)/ruff format --check .

@@ -13,7 +13,8 @@ from importlib import metadata
 ROOT = "fleet-reconciler"
 
 FITS = re.compile(
-    r"MIT|BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla|0BSD|Unlicense|CC0", re.IGNORECASE
+    r"MIT|BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla|0BSD|Unlicense|CC0",
+    re.IGNORECASE,
 )
 
 REVIEWED = {
@@ -35,7 +36,9 @@ def licence(name: str) -> str:
     """What the package says of its licence, the most exact field first."""
     meta = metadata.metadata(name)
     classifiers = [c for c in meta.get_all("Classifier") or [] if c.startswith("License ::")]
-    return meta.get("License-Expression") or "; ".join(classifiers) or (meta.get("License") or "")[:80]
+    return (
+        meta.get("License-Expression") or "; ".join(classifiers) or (meta.get("License") or "")[:80]
+    )
 
 
 def main() -> int:
@@ -56,7 +59,8 @@ def main() -> int:
             continue
         fits = bool(FITS.search(text)) or name in REVIEWED
         misfits += not fits
-        print(f"{'ok ' if fits else 'NO '} {name}: {text}{'  — ' + REVIEWED[name] if name in REVIEWED else ''}")
+        reviewed = f" ({REVIEWED[name]})" if name in REVIEWED else ""
+        print(f"{'ok ' if fits else 'NO '} {name}: {text}{reviewed}")
     return 1 if misfits else 0
 
 
