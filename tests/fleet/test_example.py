@@ -70,6 +70,20 @@ def test_the_sim_part_fits_its_nodes_with_room_for_one_more() -> None:
     assert wanted < sum(node.gpus.count for node in whole.nodes.values())
 
 
+def test_all_placements_of_the_example_have_room_beside_each_other() -> None:
+    """By rack, since its selectors keep them apart: a first dry run must show no Hold."""
+    whole = desired(files())
+    wanted: dict[str, int] = {}
+    for placement in whole.placements.values():
+        profile = whole.profiles[placement.profile]
+        rack = placement.selector.get("rack", placement.pool)
+        many = placement.replicas if isinstance(placement.replicas, int) else 1
+        wanted[rack] = wanted.get(rack, 0) + many * profile.gpus_per_node * profile.nodes
+    for rack, gpus in wanted.items():
+        there = [n for n in whole.nodes.values() if rack in (n.pool, n.labels.get("rack"))]
+        assert gpus <= sum(node.gpus.count for node in there), rack
+
+
 def test_the_example_s_id_is_the_one_that_is_refused_off_loopback() -> None:
     assert desired(files()).fleet.id == EXAMPLE_FLEET_ID
     real = files()
