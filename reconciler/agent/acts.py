@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import List, Mapping
+from typing import List, Mapping, Optional
 
 from . import environment, heartbeat, lease, locks, preflight, records, retention, spawn, store
 from . import spec as specs
@@ -19,6 +19,8 @@ from .records import Seen
 from .spec import Spec
 from .store import Damaged
 from .wire import AgentError, Fields, Json
+
+RESERVE = 16384
 
 
 class Actor:
@@ -56,7 +58,7 @@ class Actor:
             if state == "absent":
                 self._make_room(spec)
                 self._write_record(asked, spec, labels)
-            self._spawn(spec.launch, spec.mark, [])
+            self._spawn(spec.launch, spec.mark, [], spec)
         return {"state": "started"}
 
     def _parse(self, asked: Json, fleet: str) -> Spec:
@@ -81,14 +83,14 @@ class Actor:
         seen = self._see(spec.launch)
         if seen is None:
             return "absent"
+        if seen.ended or seen.phase == records.ENDED:
+            return "ended"
         if seen.spec is None:
             raise AgentError(
                 "conflict", "launch %s is here, its record %s" % (seen.name, seen.spec_error)
             )
         if not records.same_spec(seen.spec, asked):
             raise AgentError("conflict", "launch %s is here with another spec" % seen.name)
-        if seen.ended or seen.phase == records.ENDED:
-            return "ended"
         return "cut-off" if seen.never_began else "already"
 
     def _refuse_taken(self, spec: Spec) -> None:
@@ -148,6 +150,9 @@ class Actor:
                 os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
                 store.write_bytes(target, content.encode("utf-8", "surrogatepass"))
             store.write(os.path.join(part, "labels.json"), labels)
+            # Room for the supervisor's first status, given back by it: a disk that fills up between
+            # the record and the start would leave a record of nothing.
+            store.write_bytes(os.path.join(part, "reserve"), bytes(RESERVE))
             # Room for the heartbeat while there is some: written in place it then never fails.
             store.write_bytes(os.path.join(part, "lock"), b" " * heartbeat.SIZE)
             record = {**asked, "boot_id": self.node.identity.boot_id}
@@ -158,12 +163,23 @@ class Actor:
             shutil.rmtree(part, ignore_errors=True)
             raise AgentError("io", "record of %s: %s" % (spec.launch, error.strerror)) from None
 
-    def _spawn(self, launch: str, mark: str, options: List[str]) -> None:
+    def _spawn(self, launch: str, mark: str, options: List[str], spec: Optional[Spec]) -> None:
+        """`spec`: None where the record cannot be read; then there is only something to end."""
         env = environment.of_supervisor(self.env, mark)
-        folder = self.node.launch_dir(launch)
-        why = spawn.supervisor(self.node.runs_from, folder, options, env)
+        folder, runs_from = self.node.launch_dir(launch), self.node.runs_from
+        if spec is not None and spec.mode == "system":
+            why = spawn.in_unit(runs_from, folder, options, env, spec)
+        else:
+            why = spawn.supervisor(runs_from, folder, options, env)
         if why:
-            raise AgentError("internal", "launch %s: %s" % (launch, why))
+            self._undo(launch, why)
+            raise AgentError("io", "launch %s: %s" % (launch, why))
+
+    def _undo(self, launch: str, why: str) -> None:
+        """A refused start leaves no record, unless its supervisor may yet come."""
+        seen = self._see(launch)
+        if seen is not None and seen.never_began and why not in spawn.MAY_COME:
+            retention.remove(self.node, [seen])
 
     # --- stop, adopt, relabel -----------------------------------------------------------------
 
@@ -259,7 +275,11 @@ class Actor:
 
     def _supervise_again(self, seen: Seen, fleet: str) -> None:
         mark = "%s/%s/-@%s" % (fleet, seen.name, self.node.identity.machine_id)
-        self._spawn(seen.name, mark, ["--adopt", fleet])
+        try:
+            spec = specs.parse(seen.spec) if seen.spec is not None else None
+        except Damaged:
+            spec = None
+        self._spawn(seen.name, mark, ["--adopt", fleet], spec)
 
     def _write_end(self, seen: Seen, kind: str, message: str) -> None:
         """Record the end of a launch without supervisor; nothing is done where it gets one now."""

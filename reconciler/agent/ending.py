@@ -128,6 +128,9 @@ class Ending:
         self._note_main_exit()
         if not left and not self._up.container_left():
             self._end_container()
+            if self._up.told_to_stop and self._ending["kind"] in ("exited", "signal"):
+                # A machine that goes down ends the engine and us at the same moment: no crash.
+                self._ending.update(kind="stopped", message="it and its supervisor got TERM")
             self._up.status.ended(boottime(), self._ending)
             return
         self._stuck = True

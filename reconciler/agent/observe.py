@@ -262,6 +262,9 @@ def _phase(node: Node, seen: Seen) -> Tuple[str, Optional[Json]]:
     now = boottime()
     if not seen.same_boot:
         told = _exit(seen.status, 0.0) if seen.phase == records.ENDED else None
+        if told is not None and told["kind"] == "stopped" and seen.intent is None:
+            # Nobody asked for it: it was ended in good order by the machine going down.
+            told = None
         rebooted = {"kind": "reboot", "message": "the node was rebooted", "age_s": round(now, 1)}
         return records.ENDED, {**told, "age_s": round(now, 1)} if told else rebooted
     if seen.alive:

@@ -14,7 +14,7 @@ import shutil
 import socket
 from typing import Any, Dict, List, Mapping
 
-from . import environment, netlink
+from . import environment, netlink, units
 from .node import Node
 from .probes import Probes
 from .spec import Command, Spec
@@ -45,7 +45,10 @@ def findings(
 def _mode(spec: Spec) -> List[str]:
     if spec.mode not in ("plain", "system"):
         return ["mode %s: this agent knows plain and system" % spec.mode]
-    if spec.mode == "plain" and _killed_at_logout():
+    if spec.mode == "system":
+        why = units.unavailable()
+        return [why] if why else []
+    if _killed_at_logout():
         return [
             "logind ends this user's processes at logout (KillUserProcesses=yes); "
             "use mode system or set KillUserProcesses=no"

@@ -11,8 +11,28 @@ import sys
 import time
 from typing import Dict, List
 
+from . import units
+from .node import boottime
+from .spec import Spec
+
+NOT_READY = "the supervisor was not ready in time"
+MAY_COME = (NOT_READY, units.NO_ANSWER)
+"""Reasons after which the supervisor may yet start."""
+
 READY_S = 10.0
 """A supervisor is ready in a tenth of a second; a node that swaps takes longer."""
+
+
+def in_unit(
+    runs_from: str, folder: str, options: List[str], env: Dict[str, str], spec: Spec
+) -> str:
+    """As `supervisor`, as a transient unit of systemd."""
+    command = [sys.executable, "-I", runs_from, "supervise", folder, *options]
+    name = "reconcile-" + os.path.basename(folder)
+    if options:
+        # The unit of the supervisor before this one may be there still, with what it left.
+        name += "-%d" % int(boottime() * 1000)
+    return units.start(name + ".service", command, folder, env, units.properties(spec))
 
 
 def supervisor(runs_from: str, folder: str, options: List[str], env: Dict[str, str]) -> str:
@@ -64,7 +84,7 @@ def _wait(reader: int) -> str:
     while b"\n" not in told:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([reader], [], [], left)[0]:
-            return "the supervisor was not ready within %.0f s" % READY_S
+            return NOT_READY
         data = os.read(reader, 4096)
         if not data:
             return "the supervisor ended before it was ready; see supervisor.log"

@@ -46,15 +46,20 @@ STRAYS_S = 30.0
 OOM_SCORE = -900
 """An engine that runs out of memory must not take its supervisor with it (root only)."""
 
+TOLD_TO_END = "the supervisor was told to end"
+"""By TERM, without a stop that was asked for: the machine goes down, or a person did it."""
+
 SAVE_END_S = 60.0
 """How long the end is tried to be written on a full disk; then the heartbeat alone tells of it."""
 
 
 def main(argv: List[str], env: Mapping[str, str]) -> int:
-    """`supervise DIR [--ready-fd N] [--adopt FLEET]`: hold DIR's launch until nothing is left."""
+    """`supervise DIR [--adopt FLEET]`: hold the launch in DIR until nothing is left of it."""
     folder = argv[0]
     options = {argv[i]: argv[i + 1] for i in range(1, len(argv) - 1, 2)}
     ready_fd = int(options.get("--ready-fd", "-1"))
+    if "--ready-path" in options:
+        ready_fd = os.open(options["--ready-path"], os.O_WRONLY | os.O_NONBLOCK)
     lock_fd = locks.try_lock(os.path.join(folder, "lock"), 1.0)
     if lock_fd is None:
         return _tell(ready_fd, "another supervisor holds the lock")
@@ -63,6 +68,7 @@ def main(argv: List[str], env: Mapping[str, str]) -> int:
     except (OSError, Damaged) as error:
         return _tell(ready_fd, "%s" % error)
     _prepare()
+    _give_back_reserve(folder)
     if not supervisor.status.save():
         return _tell(ready_fd, "status.json cannot be written")
     _tell(ready_fd, "ready")
@@ -75,6 +81,13 @@ def _tell(fd: int, word: str) -> int:
         os.write(fd, (word + "\n").encode("utf-8", "replace"))
         os.close(fd)
     return 0 if word == "ready" else 1
+
+
+def _give_back_reserve(folder: str) -> None:
+    try:
+        os.unlink(os.path.join(folder, "reserve"))
+    except OSError:
+        pass
 
 
 def _prepare() -> None:
@@ -137,7 +150,7 @@ class Supervisor:
         self._owner_checked = float("-inf")
         self._next_log_check = 0.0
         self._next_strays = boottime() + STRAYS_S
-        self._told_to_stop = False
+        self.told_to_stop = False
         self._wake_reader, self._wake_writer = os.pipe()
 
     def _group(self, owns: Any) -> None:
@@ -183,7 +196,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, *_: object) -> None:
-        self._told_to_stop = True
+        self.told_to_stop = True
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -267,8 +280,8 @@ class Supervisor:
         try:
             intent: Json = store.read(os.path.join(self.folder, "intent.json"))
         except FileNotFoundError:
-            if self._told_to_stop:
-                self._stop(None, 0.0, "the supervisor was told to end")
+            if self.told_to_stop:
+                self._stop(None, 0.0, TOLD_TO_END)
             return
         except Damaged:
             intent = {}

@@ -149,6 +149,7 @@ class Node:
             self.ask("hello")
             shutil.copytree(self.root / "agent", kept)
         else:
+            self.root.mkdir(mode=0o700)
             shutil.copytree(kept, self.root / "agent")
 
     def session(self) -> Session:

@@ -25,7 +25,7 @@ QUIET_S = 1.5
 """How long a node is watched for something that must not happen: supervisors act within 0.2 s."""
 
 
-@pytest.fixture(params=["plain"])
+@pytest.fixture(params=["plain", "system"])
 def world(lab: LabFleet, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     """Nodes without a launch, before and after."""
     world = World(lab, tmp_path, request.param)
