@@ -202,8 +202,7 @@ def _fallback(launches: Launches, last: Sighting | None, facts: Facts, why: str)
 def _with_canary(
     facts: Facts, replica: str, launches: Launches, canary: str, last: Sighting
 ) -> Effective:
-    served = any(s.view.ever_ready and s.view.fingerprint == facts.fingerprint for s, _ in launches)
-    if replica == canary or served:
+    if replica == canary:
         return Effective(
             facts.profile,
             facts.fingerprint,

@@ -14,7 +14,8 @@ from typing import Any
 import engines
 from engines.base import FailureKind
 from reconciler.core.observed import ExitKind, Shard
-from reconciler.core.views import DeadRank, Death, Sighting
+from reconciler.core.ranks import DeadRank, Death
+from reconciler.core.views import Sighting
 
 
 class Fault(StrEnum):

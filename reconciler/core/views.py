@@ -1,8 +1,7 @@
 """Puts each launch together from what all its nodes said, and says what of it cannot be seen.
 
-A record names every rank's place, so one rank in sight tells of the others. A rank is *dead* only
-on evidence: its node answers whole and shows no such launch or an ended one, or a person called
-the node lost. A rank on a node that does not answer is silent, which is something else.
+A record names every rank's place, so one rank in sight tells of the others. A rank on a node that
+does not answer is silent; that is not dead (ranks), and never absent.
 
 Nothing in here knows what is wanted beyond the names of nodes, and nothing judges.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from reconciler.core.catalog import Catalog, parse_replica
@@ -19,32 +17,11 @@ from reconciler.core.fast import made
 from reconciler.core.fingerprint import method_known
 from reconciler.core.looks import Looks
 from reconciler.core.model import Desired
-from reconciler.core.observed import FORMAT, ExitKind, Observed, Place, Record, Shard
+from reconciler.core.observed import FORMAT, Observed, Place, Record, Shard
+from reconciler.core.ranks import DeadRank, dead_ranks, rank_ready
 from reconciler.core.verdict import LaunchView
 
 MAJOR = int(FORMAT.partition(".")[0])
-
-
-class Death(StrEnum):
-    """How it is known that a rank does not run."""
-
-    ENDED = "ended"
-    STOPPED = "stopped on request"
-    REBOOT = "reboot"
-    ABSENT = "absent"
-    LOST = "lost"
-
-
-@dataclass(frozen=True)
-class DeadRank:
-    """A rank that does not run, and how that is known."""
-
-    rank: int
-    node: str
-    how: Death
-    shard: Shard | None = None
-    before_boot: bool = False
-    """It ended before its node's last boot."""
 
 
 class Sighting(NamedTuple):
@@ -194,7 +171,7 @@ def _assemble(
         elif shard.alive and (shard.record.rank if shard.record else shard.rank) not in shards:
             silence.setdefault(node, looks.silent[node])
     over = {node for node, shard in remembered if node not in silence}
-    dead = _dead_ranks(places, shards, silence, over, remembered, looks)
+    dead = dead_ranks(places, shards, silence, over, dict(remembered), looks)
     alive = any(s.alive for s in shards.values())
     stop_asked = any(s.stop_asked for s in shards.values())
     serving = [s for s in shards.values() if s.serves]
@@ -221,7 +198,7 @@ def _assemble(
         and not silence
         and not dead
         and not stop_asked
-        and all(_rank_ready(shards.get(p.rank)) for p in places),
+        and all(rank_ready(shards.get(p.rank)) for p in places),
         ever_ready=bool(judged) and all(s.ever_ready for s in judged),
         stop_asked=stop_asked,
         seen_nodes=tuple(sorted(seen_at)),
@@ -268,54 +245,6 @@ def _by_rank(found: Shown, places: tuple[Place, ...]) -> tuple[dict[int, Shard],
             rank = max([rank, *rank_at.values(), *shards]) + 1
         shards[rank] = shard
     return shards, {node for node, _ in found}
-
-
-def _dead_ranks(
-    places: tuple[Place, ...],
-    shards: Mapping[int, Shard],
-    silence: Mapping[str, str],
-    over: set[str],
-    remembered: Shown,
-    looks: Looks,
-) -> tuple[DeadRank, ...]:
-    dead = []
-    last = dict(remembered)
-    for place in places:
-        shard = shards.get(place.rank)
-        if place.node in silence:
-            continue
-        if shard is None and place.node in over:
-            shard = last[place.node]
-        if shard is None:
-            how = Death.ABSENT if looks.knows(place.node) else Death.LOST
-            dead.append(DeadRank(place.rank, place.node, how))
-        elif how_ended := _ended(shard, boot := looks.boot_id(place.node)):
-            earlier = _other_boot(shard, boot)
-            dead.append(DeadRank(place.rank, place.node, how_ended, shard, earlier))
-    return tuple(dead)
-
-
-def _ended(shard: Shard, boot_id: str) -> Death | None:
-    kind = shard.exit.kind if shard.exit else None
-    if kind is ExitKind.STOPPED:
-        return None if shard.alive else Death.STOPPED
-    if kind is ExitKind.REBOOT:
-        return Death.REBOOT
-    if kind is None and _other_boot(shard, boot_id):
-        return Death.REBOOT
-    # A supervisor that has recorded an exit may still be sweeping what the engine left behind.
-    return Death.ENDED if kind is not None or not shard.alive else None
-
-
-def _other_boot(shard: Shard, boot_id: str) -> bool:
-    boot = shard.boot_id or (shard.record.boot_id if shard.record else "")
-    return bool(boot and boot_id) and boot != boot_id
-
-
-def _rank_ready(shard: Shard | None) -> bool:
-    if shard is None or not shard.alive or shard.exit is not None:
-        return False
-    return not shard.serves or (shard.fresh and shard.health.ok)
 
 
 def _belongs(

@@ -1,0 +1,296 @@
+"""Judges every replica of one pass: its launches, which of them counts, and what that says of it.
+
+Which replicas there are, and under which names, has been decided (wanted, rename). Nothing in here
+compares one replica with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from reconciler.core import effective, unseen, wanted
+from reconciler.core.backoff import backoff
+from reconciler.core.catalog import Catalog
+from reconciler.core.endings import Ending
+from reconciler.core.fast import made
+from reconciler.core.model import Placement
+from reconciler.core.verdict import (
+    Backoff,
+    Effective,
+    JudgedLaunch,
+    JudgedReplica,
+    Verdict,
+)
+from reconciler.core.verdicts import AS_WANTED, Case, is_live, judge, serves_wanted
+from reconciler.core.views import Sighting, Sightings
+from reconciler.core.wanted import Group, Want
+
+NO_BACKOFF = Backoff()
+
+
+@dataclass
+class Pass:
+    """What all replicas of one pass are judged by."""
+
+    catalog: Catalog
+    sightings: Sightings
+    groups: Mapping[str, Group]
+    chosen: Mapping[str, tuple[Want, ...]]
+    renamed: Mapping[str, Group]
+    retries: Mapping[str, int]
+    shortcut: bool
+
+    @cached_property
+    def ready_anywhere(self) -> frozenset[str]:
+        """Fingerprints that were ever ready in this fleet."""
+        return frozenset(s.view.fingerprint for s in self.sightings.launches if s.view.ever_ready)
+
+    def wanted_replicas(self) -> Iterable[JudgedReplica]:
+        """In order of placement and ordinal."""
+        perhaps = unseen.Unseen(self.catalog, self.sightings)
+        others = self._unwanted_by_placement()
+        for name, own in self.chosen.items():
+            placement = self.catalog.desired.placements[name]
+            launches = {w.replica: self._launches(w.replica) for w in own}
+            profile, fingerprint = self.catalog.today(name)
+            facts = effective.Facts(
+                placement,
+                profile,
+                fingerprint,
+                lambda fingerprint: fingerprint in self.ready_anywhere,
+                self.retries,
+                partial(self._fitting, placement),
+                self.catalog.desired.repairs_only,
+            )
+            profiles = effective.choose(facts, launches, others.get(name, ()))
+            for want in own:
+                seen, effective_ = launches[want.replica], profiles[want.replica]
+                plain = None
+                if self.shortcut and len(seen) == 1 and seen[0][0].whole:
+                    plain = self._matching(placement, want, seen[0][0], effective_)
+                yield plain or self._wanted(placement, want, seen, effective_, perhaps)
+
+    def unwanted_replicas(self) -> Iterable[JudgedReplica]:
+        for own in self._unwanted():
+            judged = tuple(self._judge(None, s, end) for s, end in own.launches)
+            if all(s.ended for s, _ in own.launches):
+                continue  # History: it holds nothing, and nobody asks for it.
+            shown = _last(judged)
+            profile = shown.view.profile
+            node = self.catalog.desired.nodes.get(own.leader)
+            yield JudgedReplica(
+                replica=own.replica,
+                placement=own.placement,
+                ordinal=own.ordinal,
+                wanted=False,
+                verdict=shown.verdict,
+                reason=shown.reason,
+                launches=judged,
+                ready=any(j.view.ready for j in judged),
+                model=profile.model.name if profile else "",
+                pool=node.pool if node else "",
+            )
+
+    # --- inside ---
+
+    def _fitting(self, placement: Placement) -> int:
+        return len(wanted.fitting(placement, self.catalog))
+
+    def _matching(
+        self, placement: Placement, want: Want, sighting: Sighting, profile: Effective
+    ) -> JudgedReplica | None:
+        """The usual case in short: one launch, seen whole, ready and as wanted. None: judge it."""
+        view = sighting.view
+        if not view.ready or view.fingerprint != profile.fingerprint or placement.suspend:
+            return None
+        if placement.restart and placement.restart != view.restart:
+            return None
+        if self.catalog.why_not(placement, view.places):
+            return None
+        judged = made(
+            JudgedLaunch, {"view": view, "verdict": Verdict.MATCHING, "reason": AS_WANTED}
+        )
+        return made(
+            JudgedReplica,
+            {
+                "replica": want.replica,
+                "placement": placement.name,
+                "ordinal": want.ordinal,
+                "wanted": True,
+                "verdict": Verdict.MATCHING,
+                "reason": AS_WANTED,
+                "launches": (judged,),
+                "current": view.launch,
+                "ready": True,
+                "model": self.catalog.today(placement.name)[0].model.name,
+                "pool": placement.pool,
+                "effective": profile,
+                "backoff": NO_BACKOFF,
+                "renamed_from": view.replica if view.replica != want.replica else "",
+                "pinned_node": want.node,
+            },
+        )
+
+    def _launches(self, replica: str) -> tuple[tuple[Sighting, Ending | None], ...]:
+        """Newest first; those of the replica that it is renamed from before its own history."""
+        own = self.groups[replica].launches if replica in self.groups else ()
+        old = self.renamed.get(replica)
+        if old is None:
+            return own
+        return tuple(
+            sorted([*old.launches, *own], key=lambda p: (-p[0].view.seq, p[1] is not None))
+        )
+
+    def _unwanted(self) -> list[Group]:
+        taken = {w.replica for own in self.chosen.values() for w in own}
+        taken |= {g.replica for g in self.renamed.values()}
+        return [g for g in self.groups.values() if g.replica not in taken]
+
+    def _unwanted_by_placement(self) -> dict[str, list[effective.Launches]]:
+        found: dict[str, list[effective.Launches]] = {}
+        for g in self._unwanted():
+            found.setdefault(g.placement, []).append(g.launches)
+        return found
+
+    def _judge(
+        self,
+        placement: Placement | None,
+        sighting: Sighting,
+        end: Ending | None,
+        profile: Effective | None = None,
+        current: str = "",
+        current_ready: bool = False,
+        kept: str = "",
+    ) -> JudgedLaunch:
+        after = self.catalog.desired.fleet.unhealthy_after_s
+        return judge(
+            Case(
+                sighting,
+                end,
+                self.catalog,
+                after,
+                placement,
+                profile,
+                current,
+                current_ready,
+                kept,
+            )
+        )
+
+    def _wanted(
+        self,
+        placement: Placement,
+        want: Want,
+        launches: effective.Launches,
+        profile: Effective,
+        perhaps: unseen.Unseen,
+    ) -> JudgedReplica:
+        current, current_ready, kept = self._best(placement, launches, profile)
+        judged = tuple(
+            self._judge(placement, s, end, profile, current, current_ready, kept)
+            for s, end in launches
+        )
+        blocked = "" if _in_sight(launches) else perhaps.perhaps(placement, want)
+        ends = {s.view.launch: end for s, end in launches}
+        verdict, reason = _replica_verdict(placement, judged, ends, current, kept, blocked)
+        old = self.renamed.get(want.replica)
+        return JudgedReplica(
+            replica=want.replica,
+            placement=placement.name,
+            ordinal=want.ordinal,
+            wanted=True,
+            verdict=verdict,
+            reason=reason,
+            launches=judged,
+            current=current,
+            kept=kept,
+            ready=any(j.view.ready for j in judged),
+            model=self.catalog.today(placement.name)[0].model.name,
+            pool=placement.pool,
+            effective=profile,
+            backoff=self._backoff(want.replica, launches, profile),
+            renamed_from=old.replica if old else "",
+            pinned_node=want.node,
+            blocked=blocked,
+        )
+
+    def _best(
+        self, placement: Placement, launches: effective.Launches, profile: Effective
+    ) -> tuple[str, bool, str]:
+        """The current launch, whether it is ready, and the kept one."""
+        after = self.catalog.desired.fleet.unhealthy_after_s
+        live = [(s, end) for s, end in launches if is_live(s, end)]
+        current = next(
+            (
+                s.view
+                for s, end in live
+                if serves_wanted(Case(s, end, self.catalog, after, placement, profile))
+            ),
+            None,
+        )
+        if current is not None and current.ready:
+            return current.launch, True, ""
+        rest = [s.view for s, _ in live if s.view.alive and s.view is not current]
+        kept = next((v for v in rest if v.ready), None)
+        kept = kept or next((v for v in rest if v.ever_ready), None)
+        return current.launch if current else "", False, kept.launch if kept else ""
+
+    def _backoff(self, replica: str, launches: effective.Launches, profile: Effective) -> Backoff:
+        if not any(end is not None for _, end in launches):
+            return NO_BACKOFF
+        return backoff(launches, profile.fingerprint, self.retries.get(replica, 0))
+
+
+def _in_sight(launches: Iterable[tuple[Sighting, Ending | None]]) -> bool:
+    """Whether the replica is known to be somewhere: then it is nowhere else."""
+    return any(
+        s.silence or (s.view.alive and end is None and not s.view.stop_asked) for s, end in launches
+    )
+
+
+def _replica_verdict(
+    placement: Placement,
+    judged: Sequence[JudgedLaunch],
+    ends: Mapping[str, Ending | None],
+    current: str,
+    kept: str,
+    blocked: str,
+) -> tuple[Verdict, str]:
+    """The verdict of the current launch, else of the kept one, else of the last."""
+    shown = next((j for j in judged if j.view.launch == current), None)
+    shown = shown or next((j for j in judged if j.view.launch == kept), None)
+    if shown is not None:
+        return shown.verdict, shown.reason
+    running = [j for j in judged if j.verdict is not Verdict.EXITED and _counts(j)]
+    if placement.suspend and not any(j.verdict in _HELD for j in running):
+        return Verdict.SUSPENDED, f"placement {placement.name} is suspended"
+    if blocked:
+        return Verdict.UNREACHABLE, blocked
+    if running:
+        last = _last(running)
+        return last.verdict, last.reason
+    newest = next((j for j in judged if j.verdict is Verdict.EXITED), None)
+    end = ends[newest.view.launch] if newest else None
+    if newest is not None and end is not None and not end.on_request:
+        return newest.verdict, newest.reason
+    return Verdict.MISSING, "nothing of it runs"
+
+
+_HELD = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+
+
+def _counts(judged: JudgedLaunch) -> bool:
+    """A damaged leftover of which nothing runs neither holds nor counts."""
+    return judged.verdict is not Verdict.UNKNOWN or judged.view.alive
+
+
+def _last(judged: Sequence[JudgedLaunch]) -> JudgedLaunch:
+    """The newest, but what may be running out of sight or reach speaks first."""
+    order = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+    for verdict in order:
+        for j in judged:
+            if j.verdict is verdict and _counts(j):
+                return j
+    return next((j for j in judged if j.view.alive), judged[0])
