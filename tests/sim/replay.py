@@ -24,7 +24,7 @@ def main() -> int:
             story.play()
         except Broken as error:
             broken += 1
-            print(error)
+            print(error, flush=True)
         if len(seeds) == 1:
             print("\n".join(story.log))
     took = time.monotonic() - began

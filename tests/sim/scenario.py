@@ -241,7 +241,8 @@ class Story:
         )
         under_way = any(r.current and r.kept and r.current != r.kept for r in made.diff.replicas)
         pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.desired_is_good
-        return not (made.plan.steps or waits or busy or under_way or pausing)
+        led = Reason.LEASE_HELD in held  # What a dead reconciler held expires by itself.
+        return not (made.plan.steps or waits or busy or under_way or pausing or led)
 
     @property
     def desired_is_good(self) -> bool:
