@@ -10,7 +10,18 @@ import os
 import shutil
 from typing import List, Mapping, Optional
 
-from . import environment, heartbeat, lease, locks, preflight, records, retention, spawn, store
+from . import (
+    cgroup,
+    environment,
+    heartbeat,
+    lease,
+    locks,
+    preflight,
+    records,
+    retention,
+    spawn,
+    store,
+)
 from . import spec as specs
 from .node import Node, boottime
 from .observe import Observer
@@ -292,6 +303,9 @@ class Actor:
         try:
             store.write(os.path.join(seen.folder, "status.json"), status)
             heartbeat.write(fd, heartbeat.of(status))
+            group = str(seen.status.get("cgroup") or "")
+            if cgroup.belongs(group, seen.name):
+                cgroup.remove(group)
         except OSError as error:
             raise AgentError("io", "status of %s: %s" % (seen.name, error.strerror)) from None
         finally:

@@ -10,6 +10,7 @@ import os
 import shutil
 from typing import Iterable, List
 
+from . import cgroup
 from .node import Node
 from .records import Seen
 
@@ -49,6 +50,9 @@ def remove(node: Node, launches: Iterable[Seen]) -> None:
     """Take their folders away: out of sight by one rename, or a half-removed record would lie."""
     trash = os.path.join(node.root, "trash")
     for seen in launches:
+        group = str(seen.status.get("cgroup") or "")
+        if seen.same_boot and cgroup.belongs(group, seen.name):
+            cgroup.remove(group)
         try:
             os.makedirs(trash, 0o700, exist_ok=True)
             os.rename(seen.folder, os.path.join(trash, seen.name))

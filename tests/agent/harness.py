@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reconciler.agent import bootstrap, package, procs
+from reconciler.agent import bootstrap, cgroup, package, procs
 
 FLEET = "6f1c3c1e-5a1f-4c6e-9a56-0d3a3f4f2b11"
 OWNER = "tester"
@@ -235,6 +235,7 @@ class Node:
         while time.monotonic() < until:
             left = self.processes()
             if not left:
+                self._remove_groups()
                 return
             for pid in left:
                 try:
@@ -243,6 +244,16 @@ class Node:
                     continue
             time.sleep(0.02)
         raise AssertionError(f"left behind: {left}")
+
+    def _remove_groups(self) -> None:
+        """Empty groups of supervisors that were killed; each is named in its launch's status."""
+        for path in self.root.glob("launches/*/status.json"):
+            try:
+                group = str(json.loads(path.read_text()).get("cgroup") or "")
+            except ValueError:
+                continue
+            if group:
+                cgroup.remove(group)
 
 
 def poll(
