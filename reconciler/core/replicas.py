@@ -7,7 +7,7 @@ compares one replica with another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from reconciler.core import effective, unseen, wanted
@@ -105,6 +105,8 @@ class Pass:
         view = sighting.view
         if not view.ready or view.fingerprint != profile.fingerprint or placement.suspend:
             return None
+        if profile.waiting:
+            return None
         if placement.restart and placement.restart != view.restart:
             return None
         if self.catalog.why_not(placement, view.places):
@@ -192,9 +194,14 @@ class Pass:
             self._judge(placement, s, end, profile, current, current_ready, kept)
             for s, end in launches
         )
+        if profile.waiting:
+            judged = tuple(self._edited(placement, j) for j in judged)
         blocked = "" if _in_sight(launches) else perhaps.perhaps(placement, want)
         ends = {s.view.launch: end for s, end in launches}
         verdict, reason = _replica_verdict(placement, judged, ends, current, kept, blocked)
+        if profile.waiting and verdict is Verdict.MATCHING:
+            # Its launch is as wanted for now, but a person asks what has become of the edit.
+            verdict, reason = Verdict.STALE, f"its placement's profile was edited; {profile.reason}"
         old = self.renamed.get(want.replica)
         return JudgedReplica(
             replica=want.replica,
@@ -214,6 +221,16 @@ class Pass:
             renamed_from=old.replica if old else "",
             pinned_node=want.node,
             blocked=blocked,
+        )
+
+    def _edited(self, placement: Placement, judged: JudgedLaunch) -> JudgedLaunch:
+        """With the fields in which today's profile differs: it is replaced once its turn comes."""
+        if judged.verdict is not Verdict.MATCHING:
+            return judged
+        view = judged.view
+        before = view.profile, view.fingerprint
+        return replace(
+            judged, changes=self.catalog.explain(before, self.catalog.today(placement.name))
         )
 
     def _best(

@@ -78,6 +78,20 @@ def test_a_new_profile_goes_to_one_replica_and_the_others_keep_the_last_ready() 
     assert verdict(EDITED, "chat-1-s1") == "matching"
 
 
+def test_those_that_wait_for_the_canary_read_stale_with_the_field_and_keep_running() -> None:
+    world = EDITED
+    waiting = [r for r in judged(world).replicas if r.effective and r.effective.waiting]
+    assert waiting
+    for r in waiting:
+        assert r.verdict is Verdict.STALE
+        assert "edited" in r.reason
+        (live,) = r.launches
+        assert live.verdict is Verdict.MATCHING, (
+            "acting goes by the launch: it is as wanted for now"
+        )
+        assert [c.path for c in live.changes] != []
+
+
 def test_the_canary_is_the_one_with_least_to_lose() -> None:
     world = SERVING.change_launch("chat-1-s1", fresh=False).edit("llama", args=("--ctx", "2"))
     assert canaries(world) == ["chat-1"]
