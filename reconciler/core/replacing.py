@@ -202,7 +202,9 @@ def under_way(parts: Parts, replica: JudgedReplica, old: JudgedLaunch, current: 
 def waiting_for_canary(parts: Parts, replica: JudgedReplica, live: JudgedLaunch) -> None:
     """It keeps what was last ready until another replica has proved today's profile."""
     assert replica.effective is not None
-    live = dataclasses.replace(live, reason="its placement's profile was edited")
+    live = dataclasses.replace(
+        live, verdict=Verdict.STALE, reason="its placement's profile was edited"
+    )
     wait = Reason.CANARY, replica.effective.reason or "another replica tries the new profile first"
     symbol = Symbol.START_FIRST if could_surge(parts, replica) else Symbol.STOP_FIRST
     after = todays(parts, replica.placement)
