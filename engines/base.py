@@ -271,6 +271,18 @@ class Stop:
     """Names of processes that outlive a KILL of their parent and keep the GPU."""
 
 
+@dataclass(frozen=True)
+class InFlight:
+    """Where an engine says how many requests it works on: awaited before it is told to end."""
+
+    metrics: tuple[str, ...]
+    """Names of gauges in Prometheus text; their sum over all labels is the number."""
+    path: str = "/metrics"
+    settle_s: float = 1.0
+    """For how long the sum must be zero. A gauge that the engine sets only now and then may read
+    zero while it works."""
+
+
 class FailureKind(StrEnum):
     """Why an engine ended by itself: decides whether the profile or the place is blamed."""
 
@@ -291,6 +303,11 @@ class Engine(Protocol):
     loads_weights: bool
     """Whether it needs a model's path."""
     stop: Stop
+    in_flight: InFlight | None
+    """None: it does not say, so a stop waits for the whole of `drain_s`. An engine of another
+    package may lack this and `one_name`: it then counts as None and False."""
+    one_name: bool
+    """Whether it serves only the first of the model's names."""
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
         """GPUs that the parallelism needs in all, and the product in words (`tp 8 × pp 2`).

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from engines import checks, exits
 from engines.assemble import SERVE, check_request, command, role_args, shard
-from engines.base import EngineProfile, FailureKind, LaunchRequest, Problem, Shard, Stop
+from engines.base import EngineProfile, FailureKind, InFlight, LaunchRequest, Problem, Shard, Stop
 from engines.environment import collective_env
 from engines.references import references
 
@@ -22,6 +22,8 @@ class CommandEngine:
     mixes_gpus = False
     loads_weights = False
     stop = Stop()
+    in_flight: InFlight | None = None
+    one_name = False
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
         """As declared."""

@@ -13,7 +13,16 @@ from dataclasses import replace
 from engines import checks, exits, flags
 from engines.addresses import host_port, is_v6
 from engines.assemble import SERVE, check_request, command, port, role_args, shard
-from engines.base import EngineProfile, FailureKind, LaunchRequest, Problem, Shard, Stop, WaitFor
+from engines.base import (
+    EngineProfile,
+    FailureKind,
+    InFlight,
+    LaunchRequest,
+    Problem,
+    Shard,
+    Stop,
+    WaitFor,
+)
 from engines.programs import beside, program
 from engines.references import references
 
@@ -56,6 +65,10 @@ class LlamaCpp:
     mixes_gpus = True
     loads_weights = True
     stop = Stop(signal="TERM", least_grace_s=2)
+    in_flight: InFlight | None = InFlight(
+        ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+    )
+    one_name = False
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
         """As many as it is given, also none."""

@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping
 from engines import checks, exits, flags
 from engines.addresses import host_port
 from engines.assemble import SERVE, check_request, command, port, role_args, shard
-from engines.base import EngineProfile, FailureKind, Host, LaunchRequest, Problem, Shard, Stop
+from engines.base import (
+    EngineProfile,
+    FailureKind,
+    Host,
+    InFlight,
+    LaunchRequest,
+    Problem,
+    Shard,
+    Stop,
+)
 from engines.environment import RDMA_KINDS, collective_env
 from engines.programs import program
 from engines.references import references
@@ -63,6 +72,11 @@ class Sglang:
         least_grace_s=10,
         leftovers=("sglang::scheduler", "sglang::detokenizer", "sglang::data_parallel_controller"),
     )
+    # Set after 40 decode steps (SGLang 0.5.23): before that a request that runs reads as none.
+    in_flight: InFlight | None = InFlight(
+        ("sglang:num_running_reqs", "sglang:num_queue_reqs"), settle_s=5.0
+    )
+    one_name = True
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
         """tp × pp where attention is data-parallel inside tp, times dp without."""

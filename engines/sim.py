@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from engines import checks, exits
 from engines.addresses import host_port
 from engines.assemble import SERVE, check_request, command, port, role_args, shard
-from engines.base import EngineProfile, FailureKind, LaunchRequest, Problem, Shard, Stop
+from engines.base import EngineProfile, FailureKind, InFlight, LaunchRequest, Problem, Shard, Stop
 from engines.flags import Flag, FlagTable
 from engines.references import references
 
@@ -51,6 +51,10 @@ class Sim:
     mixes_gpus = False
     loads_weights = False
     stop = Stop(signal="TERM", least_grace_s=1)
+    in_flight: InFlight | None = InFlight(
+        ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    )
+    one_name = False
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
         """As vLLM's: tp × pp × dp."""

@@ -14,6 +14,7 @@ from engines.base import (
     Command,
     EngineProfile,
     FailureKind,
+    InFlight,
     LaunchRequest,
     Parallelism,
     Problem,
@@ -82,6 +83,10 @@ class Vllm:
         least_grace_s=10,
         leftovers=("VLLM::EngineCore", "VLLM::Worker", "VLLM::DPCoordinator"),
     )
+    in_flight: InFlight | None = InFlight(
+        ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    )
+    one_name = False
 
     def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
         """tp × pp × dp; dcp divides tp and adds none."""

@@ -11,6 +11,7 @@ import signal
 from typing import TYPE_CHECKING, Optional
 
 from . import children, containers, environment, procs
+from .draining import Draining
 from .node import boottime
 from .procs import Process
 from .wire import Json
@@ -35,6 +36,8 @@ class Ending:
         self._ending = dict(ending)
         self._grace_s = grace_s
         self._drain_until = boottime() + drain_s
+        check = supervisor.spec.drain if supervisor.spec is not None and drain_s > 0 else None
+        self._draining = Draining(check) if check is not None else None
         self._signalled: Optional[float] = None
         self._all_signalled = False
         self._gently = gently
@@ -55,7 +58,7 @@ class Ending:
     def step(self, now: float) -> None:
         """One turn."""
         self._note_main_exit()
-        if now < self._drain_until:
+        if not self._drained(now):
             return
         if self._signalled is None:
             self._signalled = now
@@ -74,6 +77,21 @@ class Ending:
             if left or (self._gently and self._up.container_left()):
                 return
         self._kill(now)
+
+    def _drained(self, now: float) -> bool:
+        """Nothing is in flight any more, nobody is left to finish it, or the time is over."""
+        if now >= self._drain_until:
+            if self._draining is not None:
+                self._draining.cancel()
+                self._draining = None
+            return True
+        over = self._main() is None
+        if self._draining is not None:
+            over = self._draining.step(now) or over
+            self._up.status.detail = "draining: %s" % self._draining.detail
+        if over:
+            self._drain_until = now
+        return over
 
     def _main(self) -> Optional[Process]:
         """The command that counts, while it lives."""

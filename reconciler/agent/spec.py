@@ -45,6 +45,16 @@ class HealthCheck(NamedTuple):
     interval_s: float
 
 
+class DrainCheck(NamedTuple):
+    """Where requests in flight are asked before a stop."""
+
+    metrics: Tuple[str, ...]
+    path: str
+    settle_s: float
+    at: Tuple[Tuple[str, int], ...]
+    """Host and port of every rank that serves."""
+
+
 class Container(NamedTuple):
     """The last command runs in it."""
 
@@ -79,6 +89,8 @@ class Spec(NamedTuple):
     start_timeout_s: float
     stop_grace_s: float
     drain_s: float
+    drain: Optional[DrainCheck]
+    """None: not known (an older record, an engine that does not tell); the whole time is waited."""
     stop_signal: int
     boot_id: str
 
@@ -180,7 +192,7 @@ def parse(spec: Json) -> Spec:
         raise Damaged("places: %d of them have rank %d" % (len(mine), record["rank"]))
     if not LAUNCH.match(record["launch"]):
         raise Damaged("launch: %r is no launch id" % record["launch"])
-    health, container = spec.get("health"), spec.get("container")
+    health, container, drain = spec.get("health"), spec.get("container"), spec.get("drain")
     return Spec(
         fleet=record["fleet"],
         launch=record["launch"],
@@ -204,6 +216,7 @@ def parse(spec: Json) -> Spec:
         start_timeout_s=reader.seconds("start_timeout_s", 1800.0),
         stop_grace_s=reader.seconds("stop_grace_s", 30.0),
         drain_s=reader.seconds("drain_s", 0.0),
+        drain=None if drain is None else _drain(_Reader(drain, "drain.")),
         stop_signal=_signal(reader.text("stop_signal", "TERM")),
         boot_id=record["boot_id"],
     )
@@ -249,10 +262,23 @@ def _container(reader: _Reader) -> Container:
     return Container(tool, name)
 
 
-def _health(reader: _Reader) -> HealthCheck:
-    path = reader.text("path", "/health")
+def _drain(reader: _Reader) -> DrainCheck:
+    at = [(t.text("host"), t.integer("port")) for t in reader.objects("at", [])]
+    metrics = reader.texts("metrics")
+    return DrainCheck(
+        metrics, _path(reader, "/metrics"), reader.seconds("settle_s", 1.0), tuple(at)
+    )
+
+
+def _path(reader: _Reader, default: str) -> str:
+    path = reader.text("path", default)
     if not path.startswith("/") or any(c <= " " or c > "~" for c in path):
-        raise Damaged("health.path: %r" % path)
+        raise Damaged("%spath: %r" % (reader.path, path))
+    return path
+
+
+def _health(reader: _Reader) -> HealthCheck:
+    path = _path(reader, "/health")
     return HealthCheck(
         host=reader.text("host", "127.0.0.1"),
         port=reader.integer("port"),

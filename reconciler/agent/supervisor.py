@@ -287,7 +287,10 @@ class Supervisor:
             intent = {}
         grace = intent.get("grace_s")
         good = isinstance(grace, (int, float)) and not isinstance(grace, bool)
-        drain = self.spec.drain_s if self.spec is not None else 0.0
+        # What was never ready has nothing in flight; ranks that serve nothing ask those that do.
+        serves = self.spec is not None and self.spec.health is not None
+        idle = self.spec is None or (serves and not self.status.ever_ready)
+        drain = 0.0 if idle or self.spec is None else self.spec.drain_s
         self._stop(float(grace) if good and grace is not None else None, drain, "")
 
     def _stop(self, grace_s: Optional[float], drain_s: float, message: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import engines
-from engines import capability, checks, vllm_profile
+from engines import capability, checks, serving, vllm_profile
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
@@ -144,8 +144,9 @@ def build_specs(
         "fingerprint": fingerprint,
         "profile": to_json(resolved, compact=True),
     }
+    drain = _drain(resolved, hosts, shards, ports)
     return tuple(
-        ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard)}, labels)
+        ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard), **drain}, labels)
         for host, shard in zip(hosts, shards, strict=True)
     )
 
@@ -175,6 +176,27 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
         "drain_s": profile.drain_s,
         "stop_signal": shard.stop_signal,
     }
+
+
+def _drain(
+    resolved: ResolvedProfile,
+    hosts: Sequence[Host],
+    shards: Sequence[Shard],
+    ports: Mapping[str, int],
+) -> dict[str, Any]:
+    """Where every rank asks for requests in flight before it ends: at all ranks that serve.
+
+    A worker that ended at once would end the leader's requests with it.
+    """
+    told = serving.in_flight(resolved.profile.engine)
+    if told is None or "http" not in ports:
+        return {"drain": None}
+    at = [
+        {"host": host.http, "port": ports["http"]}
+        for host, shard in zip(hosts, shards, strict=True)
+        if shard.health is not None
+    ]
+    return {"drain": {**to_json(told), "at": at}}
 
 
 def command_json(command: Command) -> dict[str, Any]:

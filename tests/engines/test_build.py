@@ -40,8 +40,26 @@ def test_a_spec_has_every_field_of_the_protocol() -> None:
         *("format", "fleet", "launch", "replica", "seq", "rank", "places", "mode", "restart"),
         *("fingerprint", "profile", "gpu_source", "gpu_index", "address", "network", "commands"),
         *("files", "container", "health", "require_paths", "needs", "start_timeout_s"),
-        *("stop_grace_s", "drain_s", "stop_signal"),
+        *("stop_grace_s", "drain_s", "stop_signal", "drain"),
     }
+
+
+def test_every_rank_asks_all_ranks_that_serve_for_requests_in_flight() -> None:
+    specs = cases.make({"profile": TWO}, engine="vllm").specs()
+    hosts = [spec.spec["health"]["host"] for spec in specs if spec.spec["health"]]
+    assert len(hosts) == 1
+    for spec in specs:
+        drain = spec.spec["drain"]
+        assert drain["at"] == [
+            {"host": hosts[0], "port": specs[0].spec["places"][0]["ports"]["http"]}
+        ]
+        assert "vllm:num_requests_running" in drain["metrics"]
+
+
+def test_an_engine_that_does_not_tell_its_requests_has_nothing_to_ask() -> None:
+    data = {"profile": {"gpus_per_node": 1, "command": ["serve"]}}
+    [spec] = cases.make(data, engine="command").specs()
+    assert spec.spec["drain"] is None
 
 
 def test_a_spec_reads_back_as_the_record_and_its_profile() -> None:
