@@ -20,6 +20,8 @@ VARIABLES = {
     "RECONCILE_OWNER": "name under which leases are taken; default: user@host and this clone",
     "RECONCILE_KNOWN_HOSTS": "known_hosts file beside ~/.ssh/known_hosts and the inventory's keys",
     "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",
+    "RECONCILE_ENDPOINTS_DIR": "folder in which endpoints are published; as --endpoints",
+    "RECONCILE_ENDPOINTS_HOOK": "command that is run after a change of them; as --endpoints-hook",
     "NO_COLOR": "any text: no colours",
 }
 """What is read, for `reconcile --help` and the documentation (HOME, USER, XDG_CACHE_HOME too)."""
@@ -36,6 +38,8 @@ class Settings:
     owner: str = ""
     known_hosts: Path | None = None
     ssh_config: Path | None = None
+    endpoints_dir: Path | None = None
+    endpoints_hook: str = ""
     color: bool = True
 
     @classmethod
@@ -53,6 +57,8 @@ class Settings:
             owner=env.get("RECONCILE_OWNER", ""),
             known_hosts=known_hosts,
             ssh_config=_file(env, "RECONCILE_SSH_CONFIG"),
+            endpoints_dir=_absolute(env, "RECONCILE_ENDPOINTS_DIR"),
+            endpoints_hook=env.get("RECONCILE_ENDPOINTS_HOOK", ""),
             color=not env.get("NO_COLOR"),
         )
 

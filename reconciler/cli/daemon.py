@@ -6,11 +6,13 @@ import random
 import signal
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.options import repo_options, seconds
 from reconciler.cli.session import Session, utc_now
 from reconciler.errors import Exit, SettingsError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Log form.",
 )
+@endpoints_options
 @click.pass_context
 def daemon(
     ctx: click.Context,
@@ -48,6 +51,9 @@ def daemon(
     listen: str | None,
     events: str | None,
     log: str,
+    endpoints: Path | None,
+    endpoints_hook: str | None,
+    endpoints_hook_timeout: float,
 ) -> int:
     """Make the fleet follow a branch, pass after pass. SIGTERM or SIGINT ends it cleanly.
 
@@ -83,7 +89,8 @@ def daemon(
             (signal.SIGHUP, trigger.poke),
         ):
             stack.callback(signal.signal, number, signal.signal(number, _handler(act)))
-        edges = session.edges()
+        publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
+        edges = session.edges(publisher=publishes)
         schedule = Schedule(interval_s=interval or 0.0)
         request = Request(ref=session.ref)
         rng = random.Random()
@@ -164,7 +171,7 @@ class Telling:
         self._logger.error("a pass failed by a bug; please report it", traceback=traceback_text)
 
 
-_LOUD = frozenset({"revision.error", "lease", "hold"})
+_LOUD = frozenset({"revision.error", "lease", "hold", "endpoints"})
 
 
 def _serve(listen: str, metrics: Metrics, telling: Telling, report_json: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reconciler.cli.app import LateGroup
+from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.options import output_option, repo_options, seconds
 from reconciler.cli.output import is_terminal, say, show, show_json
 from reconciler.cli.session import Session
@@ -58,6 +59,7 @@ EPILOG = (
     metavar="DURATION",
     help="How long --wait goes on.",
 )
+@endpoints_options
 @click.pass_context
 def root(
     ctx: click.Context,
@@ -74,6 +76,9 @@ def root(
     allow_dirty: bool,
     wait: bool,
     timeout: float,
+    endpoints: Path | None,
+    endpoints_hook: str | None,
+    endpoints_hook_timeout: float,
 ) -> int:
     """Make GPU machines run exactly what a git repo of YAML says, or say why not.
 
@@ -96,7 +101,10 @@ def root(
     with Session.of(ctx, repo, ref) as session:
         if dry_run:
             return _dry_run(session, offline, observed, output, detailed_exitcode, allow_dirty)
-        return _act(session, output, expect or "", yes, allow_dirty, timeout if wait else 0.0)
+        publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
+        edges = session.edges(publisher=publishes)
+        wait_s = timeout if wait else 0.0
+        return _act(session, edges, output, expect or "", yes, allow_dirty, wait_s)
 
 
 def _dry_run(
@@ -168,7 +176,13 @@ def _say_warnings(session: Session) -> None:
 
 
 def _act(
-    session: Session, output: str, expect: str, yes: bool, allow_dirty: bool, wait_s: float
+    session: Session,
+    edges: Edges,
+    output: str,
+    expect: str,
+    yes: bool,
+    allow_dirty: bool,
+    wait_s: float,
 ) -> int:
     import time
 
@@ -179,7 +193,6 @@ def _act(
     worktree = allow_dirty and session.ref is None and _has_worktree(session)
     if not worktree and session.ref is None:
         _say_if_dirty(session)
-    edges = session.edges()
     text = output == "text"
     reviewed = bool(expect)
     if not yes and not expect and text and is_terminal():

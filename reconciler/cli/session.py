@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reconciler.core.model import Desired, Revision
     from reconciler.core.observed import Observed
     from reconciler.fleet.source import Source
-    from reconciler.loop.seams import Edges
+    from reconciler.loop.seams import Edges, PublisherLike
     from reconciler.nodes.pool import NodePool
 
 FETCH_TIMEOUT_S = 60.0
@@ -106,7 +106,7 @@ class Session:
         self._stack.callback(pool.close)
         return pool
 
-    def edges(self, pool: Any = None) -> Edges:
+    def edges(self, pool: Any = None, *, publisher: PublisherLike | None = None) -> Edges:
         """All that a pass touches; `pool` stands in for the nodes (a saved observation)."""
         from reconciler.loop.seams import Edges
         from reconciler.nodes.apply import apply
@@ -119,6 +119,7 @@ class Session:
             ids=launch_suffix,
             clock_s=time.monotonic,
             now=utc_now,
+            publisher=publisher,
         )
 
     def inventory(self) -> Desired:

@@ -47,6 +47,7 @@ def exit_code(
     *,
     head_error: HeadError | None = None,
     lease_held_by: str = "",
+    unpublished: bool = False,
 ) -> Exit:
     """Of a pass that acts. The worst counts: an error, then a block, then a part left undone."""
     if head_error is not None or plan is None:
@@ -55,7 +56,7 @@ def exit_code(
         return Exit.BLOCKED
     held = any(h.reason not in IN_PASSING for h in plan.holds)
     failed = any(step.result != DONE for step in steps)
-    return Exit.PARTIAL if held or failed else Exit.OK
+    return Exit.PARTIAL if held or failed or unpublished else Exit.OK
 
 
 def dry_exit_code(plan: Plan, *, detailed: bool) -> Exit:

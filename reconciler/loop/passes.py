@@ -15,7 +15,7 @@ from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import Observed
 from reconciler.core.plan import plan
 from reconciler.errors import GitError, InvalidFleet, PlanIsStale
-from reconciler.loop import leases, limits, outcome, revisions
+from reconciler.loop import leases, limits, outcome, publishing, revisions
 from reconciler.loop.head import Head, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
 from reconciler.loop.telling import idle, nothing, report
@@ -118,7 +118,9 @@ def act(
         _check_expected(request, decision.plan)
         if request.on_plan:
             request.on_plan(decision.plan)
-        return report(edges, request, head, working, decision, watch=watch)
+        published = publishing.publish(edges, decision)
+        watch.lap("publish")
+        return report(edges, request, head, working, decision, watch=watch, published=published)
     held = take(edges, desired, decision.observed)
     watch.lap("lease")
     try:
@@ -139,8 +141,12 @@ def act(
         decision = replace(decision, plan=allowed)
         if request.on_plan:
             request.on_plan(decision.plan)
+        published = publishing.publish_before(edges, decision, held, request.cancelled)
+        watch.lap("publish")
         steps = _apply(edges, request, decision, held)
         watch.lap("apply")
+        published = publishing.publish_after(edges, decision, steps, published)
+        watch.lap("publish")
         kept = _write_down(edges, working, decision, held)
         watch.lap("lease")
     finally:
@@ -148,7 +154,7 @@ def act(
             request.keep.keep(desired, held)
         else:
             leases.ask(edges.pool, desired, held.epochs, "release")
-    return report(edges, request, head, kept, decision, steps, held.other, watch)
+    return report(edges, request, head, kept, decision, steps, held.other, watch, published)
 
 
 def take(edges: Edges, desired: Desired, observed: Observed) -> leases.Held:

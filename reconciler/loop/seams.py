@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,8 @@ from reconciler.core.changes import Reason
 from reconciler.core.ids import IdSource
 from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import Lease, Observed
+from reconciler.core.verdict import Diff
+from reconciler.report.passreport import EndpointsStatus
 
 
 class SourceLike(Protocol):
@@ -78,6 +80,21 @@ class PoolLike(Protocol):
         """One request to one node. NodeError."""
 
 
+class PublisherLike(Protocol):
+    """Where endpoints are published (`reconciler/loop/publish.py`)."""
+
+    def publish(
+        self,
+        desired: Desired,
+        observed: Observed,
+        judged: Diff,
+        *,
+        leaving: Collection[str] = (),
+        now: str,
+    ) -> EndpointsStatus:
+        """Bring them up to date, without the launches that are `leaving`. Never raises."""
+
+
 Apply = Callable[..., Any]
 """`apply(plan, desired, pool, *, epochs, on_step, cancelled)` (`reconciler/nodes/apply.py`)."""
 
@@ -95,3 +112,5 @@ class Edges:
     """Monotonic; durations only."""
     now: Callable[[], str]
     """RFC 3339, for people."""
+    publisher: PublisherLike | None = None
+    """None: endpoints are published nowhere."""

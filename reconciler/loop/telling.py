@@ -10,7 +10,7 @@ from reconciler.loop import outcome, revisions
 from reconciler.loop.head import Head
 from reconciler.loop.seams import Edges
 from reconciler.loop.values import Decision, Request, Stopwatch
-from reconciler.report.passreport import PassReport, Revisions, StepOutcome
+from reconciler.report.passreport import EndpointsStatus, PassReport, Revisions, StepOutcome
 from reconciler.report.status import node_statuses, placement_statuses
 
 
@@ -23,14 +23,20 @@ def report(
     steps: tuple[StepOutcome, ...] = (),
     lease_held_by: str = "",
     watch: Stopwatch | None = None,
+    published: EndpointsStatus | None = None,
 ) -> PassReport:
     """The last stage: everything that was found out, as one value."""
+    problems = published.problems if published else ()
     made = PassReport(
         owner=edges.owner,
         observed_at=edges.now(),
         revisions=_revisions(head, working.in_force, request.applied),
         exit_code=outcome.exit_code(
-            decision.plan, steps, head_error=working.error, lease_held_by=lease_held_by
+            decision.plan,
+            steps,
+            head_error=working.error,
+            lease_held_by=lease_held_by,
+            unpublished=published is not None and bool(published.error or published.hook_error),
         ),
         working_on=decision.desired.revision,
         head_error=working.error,
@@ -38,8 +44,9 @@ def report(
         placements=placement_statuses(decision.desired, decision.diff, decision.plan),
         nodes=node_statuses(decision.desired, decision.observed),
         steps=steps,
+        endpoints=published,
         lease_held_by=lease_held_by,
-        notes=working.notes,
+        notes=(*working.notes, *problems),
         durations_s=watch.took_s if watch else {},
         interval_s=decision.desired.fleet.interval_s,
     )

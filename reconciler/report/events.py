@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reconciler.report.passreport import (
+    EndpointsStatus,
     HeadError,
     NodeStatus,
     PassReport,
@@ -47,6 +48,7 @@ def _events(before: PassReport | None, after: PassReport) -> Iterator[Event]:
     old = before or PassReport(owner="", observed_at="", revisions=Revisions())
     yield from _revision_events(old, after)
     yield from _lease_events(old, after)
+    yield from _endpoints_events(old, after)
     for name, was, now in _pairs({n.node: n for n in old.nodes}, {n.node: n for n in after.nodes}):
         yield from _node_events(name, was, now, after)
     for name, p_was, p_now in _pairs(
@@ -95,6 +97,23 @@ def _error_text(error: HeadError | None) -> str:
 def _lease_events(old: PassReport, new: PassReport) -> Iterator[Event]:
     if old.lease_held_by != new.lease_held_by:
         yield Event("lease", new.owner, old.lease_held_by, new.lease_held_by, new.revisions)
+
+
+def _endpoints_events(old: PassReport, new: PassReport) -> Iterator[Event]:
+    """That publishing fails, or works again; the text of a failure may differ each time."""
+    if new.endpoints is None:
+        return
+    was = _publishing(old.endpoints) if old.endpoints else ""
+    now = _publishing(new.endpoints)
+    if was != now and (was or now != "published"):
+        problems = new.endpoints.problems
+        yield Event("endpoints", new.endpoints.folder, was, now, new.revisions, problems)
+
+
+def _publishing(status: EndpointsStatus) -> str:
+    if status.error:
+        return "not written"
+    return "hook failed" if status.hook_error else "published"
 
 
 def _node_events(

@@ -39,6 +39,7 @@ class Metrics:
         self._steps: Counter[tuple[str, ...]] = Counter()
         self._git_errors: Counter[tuple[str, ...]] = Counter()
         self._look_errors: Counter[tuple[str, ...]] = Counter()
+        self._unpublished: Counter[tuple[str, ...]] = Counter()
         self._pass_s = Histogram(PASS_BUCKETS_S)
         self._stage_s: dict[tuple[str, ...], float] = {}
         self._start_s: dict[str, Histogram] = {}
@@ -64,6 +65,9 @@ class Metrics:
                     self._start("request", step.took_s)
             if report.head_error and not report.head_error.findings:
                 self._git_errors[(report.head_error.reason,)] += 1
+            if report.endpoints is not None:
+                self._unpublished[("write",)] += bool(report.endpoints.error)
+                self._unpublished[("hook",)] += bool(report.endpoints.hook_error)
             self._record_nodes(report, now)
             self._record_starts(report, first)
             behind = report.revisions.head != report.revisions.applied
@@ -123,6 +127,12 @@ class Metrics:
             "Duration of starts by phase",
             ("phase",),
             {(phase,): one for phase, one in self._start_s.items()},
+        )
+        yield counter(
+            "reconcile_endpoints_failures",
+            "Passes that could not publish endpoints, or whose hook failed",
+            ("stage",),
+            self._unpublished,
         )
         running = now - self._running_since_s if self._running_since_s is not None else 0.0
         yield gauge(
@@ -184,5 +194,9 @@ def _counts(report: PassReport) -> Iterator[Metric]:
     yield gauge("reconcile_shards", "Shards by verdict", ("verdict",), floats(shards))
     holds = Counter((h.reason.value,) for h in report.plan.holds) if report.plan else Counter()
     yield gauge("reconcile_holds", "Holds by reason", ("reason",), floats(holds))
+    if report.endpoints is not None:
+        published = [((c.name, c.state), float(c.count)) for c in report.endpoints.counts]
+        names = ("served_name", "state")
+        yield gauge("reconcile_endpoints", "Published endpoints by state", names, published)
     seen = [((n.node, n.state), float(n.seen)) for n in report.nodes]
     yield gauge("reconcile_node_seen", "1 where the node answered", ("node", "state"), seen)

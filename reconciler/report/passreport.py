@@ -163,6 +163,38 @@ class StepOutcome:
 
 
 @dataclass(frozen=True)
+class EndpointCount:
+    """Published endpoints of one served name in one state."""
+
+    name: str
+    state: str
+    """ready | unreachable | unknown."""
+    count: int
+
+
+@dataclass(frozen=True)
+class EndpointsStatus:
+    """What became of publishing the endpoints in this pass (docs/endpoints.md)."""
+
+    folder: str
+    changed: bool = False
+    counts: tuple[EndpointCount, ...] = ()
+    kept: tuple[str, ...] = ()
+    """Entries that are not known to be ready and stay all the same, one line each."""
+    error: str = ""
+    """Why nothing could be written; the files are as they were."""
+    hook_error: str = ""
+    note: str = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """For people; empty: all is well."""
+        errors = (("endpoints", self.error), ("endpoints hook", self.hook_error))
+        told = [f"{what}: {why}; tried again at the next pass" for what, why in errors if why]
+        return (*told, *((f"endpoints: {self.note}",) if self.note else ()))
+
+
+@dataclass(frozen=True)
 class Revisions:
     """The three that are told apart everywhere; a commit each, empty where not known."""
 
@@ -191,6 +223,8 @@ class PassReport:
     placements: tuple[PlacementStatus, ...] = ()
     nodes: tuple[NodeStatus, ...] = ()
     steps: tuple[StepOutcome, ...] = ()
+    endpoints: EndpointsStatus | None = None
+    """None: none are published by this process, or the pass got not so far."""
     lease_held_by: str = ""
     """The other owner whose living lease kept this pass from acting."""
     notes: tuple[str, ...] = ()
