@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -19,7 +20,9 @@ import pytest
 
 from tests.agent.harness import PORTS, poll
 
-ADDRESS = "127.83.0.1"
+NET = f"127.83.{os.getpid() % 250}"
+"""Of this process: others run the same tests at the same time, and ports are told apart by it."""
+ADDRESS = f"{NET}.1"
 ENGINE = [sys.executable, "-m", "reconciler.agent", "sim"]
 
 
@@ -204,7 +207,7 @@ def pair(sims: list[Sim]) -> tuple[Sim, Sim]:
     sync = next(PORTS)
     leader = Sim("--nodes", "2", "--rank", "0", "--sync-port", str(sync))
     options = ("--nodes", "2", "--rank", "1", "--leader", f"{ADDRESS}:{sync}")
-    sims += [leader, Sim(*options, host="127.83.0.2")]
+    sims += [leader, Sim(*options, host=f"{NET}.2")]
     return sims[0], sims[1]
 
 
@@ -215,7 +218,7 @@ def test_the_leader_is_ready_once_all_workers_have_joined(sims: list[Sim]) -> No
     poll(leader.status, lambda status: status == 503)
     time.sleep(0.5)
     assert leader.status() == 503
-    worker = Sim("--nodes", "2", "--rank", "1", "--leader", f"{ADDRESS}:{sync}", host="127.83.0.2")
+    worker = Sim("--nodes", "2", "--rank", "1", "--leader", f"{ADDRESS}:{sync}", host=f"{NET}.2")
     sims.append(worker)
     leader.ready()
     assert worker.status() == 0, "ranks above 0 serve nothing"
