@@ -82,7 +82,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """One rank of a start: `spec` is what the agent writes to spec.json (docs/agent-protocol.md)."""
+    """One rank of a start; `spec` becomes spec.json on the node (docs/agent-protocol.md)."""
 
     node: str
     spec: Mapping[str, Any]

@@ -36,7 +36,7 @@ class Place:
     address: str = ""
     fabric: str | None = None
     """The placement's fabric at the start (empty: TCP only); None: not recorded. Without it an
-    edit of the fabric could not be told from the record, and the launch would stay on the old one."""
+    edit of the fabric could not be told from the record: the launch would stay on the old one."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Record:
     restart: str = ""
     fingerprint: str = ""
     profile: Any = None
-    """A ResolvedProfile as JSON; read by core where it is needed, so that damage is one launch's."""
+    """A ResolvedProfile as JSON; core reads it where it is needed: damage is one launch's."""
 
 
 @dataclass(frozen=True)
