@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import netrc
 import os
 import selectors
 import subprocess
 import sys
 import time
+import urllib.parse
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -193,7 +195,10 @@ def _repack(repo: Any, mirror: Path) -> None:
 
 
 def _callbacks(pygit2: Any) -> Any:
-    """Credentials in order: the agent, then the usual key files. No prompt, ever."""
+    """Credentials in order: SSH's agent, then the usual key files; for HTTPS `~/.netrc`.
+
+    No prompt, ever, and no password from a URL: it would stand in process lists and messages.
+    """
     folder = Path.home() / ".ssh"
     keys = [p for n in ("id_ed25519", "id_ecdsa", "id_rsa") if (p := folder / n).is_file()]
 
@@ -210,6 +215,8 @@ def _callbacks(pygit2: Any) -> Any:
             kinds = pygit2.enums.CredentialType
             if allowed & kinds.USERNAME and not allowed & kinds.SSH_KEY:
                 return pygit2.Username(user)
+            if allowed & kinds.USERPASS_PLAINTEXT:
+                return self.password(urllib.parse.urlsplit(url).hostname or "")
             options = [pygit2.KeypairFromAgent(user)] if os.environ.get("SSH_AUTH_SOCK") else []
             options += [pygit2.Keypair(user, f"{key}.pub", str(key), "") for key in keys]
             if not allowed & kinds.SSH_KEY or self.tried >= len(options):
@@ -217,7 +224,24 @@ def _callbacks(pygit2: Any) -> Any:
             self.tried += 1
             return options[self.tried - 1]
 
+        def password(self, host: str) -> Any:
+            self.tried += 1
+            found = _netrc(host) if self.tried == 1 else None
+            if found is None:
+                why = "~/.netrc has no entry" if self.tried == 1 else "~/.netrc is not accepted"
+                raise pygit2.GitError(f"authentication failed: {why} for {host}")
+            return pygit2.UserPass(*found)
+
     return Callbacks()
+
+
+def _netrc(host: str) -> tuple[str, str] | None:
+    """User and password (or token) for `host`, where git and curl look for them too."""
+    try:
+        found = netrc.netrc(str(Path.home() / ".netrc")).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0], found[2] or "") if found else None
 
 
 def _failure(message: str) -> dict[str, Any]:
@@ -233,7 +257,7 @@ def _failure(message: str) -> dict[str, Any]:
         "known_hosts",
     )
     if any(sign in lower for sign in signs):
-        hint = "look at the key, the user in the URL and ~/.ssh/known_hosts"
+        hint = "look at the key, the user in the URL, ~/.ssh/known_hosts; for https:// at ~/.netrc"
         return {"ok": False, "code": "auth", "message": message, "hint": hint}
     return {"ok": False, "code": "fetch", "message": message}
 
