@@ -1,14 +1,22 @@
-"""`reconcile init`: the folders and the fleet.yaml of a new fleet repo, with an id of its own."""
+"""`reconcile init`: the folders and the fleet.yaml of a new fleet repo, with an id of its own, and
+Node documents of machines that can be reached already."""
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reconciler.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from reconciler.nodes.discover import Discovered
 
 FOLDERS = {
     "nodes": "One document per GPU machine (kind: Node).",
@@ -44,17 +52,58 @@ NODE = """\
 @click.command()
 @click.argument("folder", default=".", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--name", help="The fleet's name; default: the folder's.")
-def init(folder: Path, name: str | None) -> int:
+@click.option(
+    "--from-node",
+    metavar="[USER@]HOST[:PORT]",
+    help="Look at this machine over SSH and write its Node document; in a fleet repo, only that.",
+)
+@click.option(
+    "--host-key",
+    metavar="SHA256:…",
+    default="",
+    help="Fingerprint of the machine's host key; default: known_hosts decides. Never learnt.",
+)
+@click.option("--identity", metavar="FILE", default="", help="Private key to log in with.")
+@click.option("--jump", metavar="[USER@]HOST[:PORT]", default="", help="Jump host on the way.")
+@click.option("--node-name", metavar="NAME", default="", help="The node's name; default: HOST's.")
+@click.option("--pool", metavar="NAME", default="", help="Its pool; default: its GPU class.")
+@click.pass_context
+def init(
+    ctx: click.Context,
+    folder: Path,
+    name: str | None,
+    from_node: str | None,
+    host_key: str,
+    identity: str,
+    jump: str,
+    node_name: str,
+    pool: str,
+) -> int:
     """Make a fleet repo in FOLDER (the working directory): files only, git is yours.
 
     What exists already is left as it is.
     """
     target = folder.resolve()
+    if from_node is None:
+        given = {"--host-key": host_key, "--identity": identity, "--jump": jump}
+        given |= {"--node-name": node_name, "--pool": pool}
+        for option, value in given.items():
+            if value:
+                raise click.UsageError(f"{option} belongs to --from-node", ctx)
+        return _new_fleet(target, name)
+    found = _look(ctx, from_node, host_key, identity, jump, node_name)
+    if not (target / "fleet.yaml").exists():
+        _new_fleet(target, name)
+    _write_node(target, found, identity, jump, pool)
+    return int(Exit.OK)
+
+
+def _new_fleet(target: Path, name: str | None) -> int:
     fleet = target / "fleet.yaml"
     if fleet.exists():
         raise SettingsError(str(fleet), "exists already", "edit it, or choose another folder")
     chosen = name or re.sub(r"[^a-z0-9-]+", "-", target.name.lower()).strip("-") or "fleet"
-    try:
+    with _telling(target):
         for part, text in FOLDERS.items():
             (target / part).mkdir(parents=True, exist_ok=True)
             readme = target / part / "README.md"
@@ -64,11 +113,78 @@ def init(folder: Path, name: str | None) -> int:
         (target / "nodes" / "README.md").write_text(
             f"{FOLDERS['nodes']}\n\n```yaml\n{NODE}```\n", encoding="utf-8"
         )
-    except OSError as error:
-        raise SettingsError(
-            str(error.filename or target), error.strerror or "cannot be written"
-        ) from error
     click.echo(f"Made fleet {chosen} in {target}.")
-    click.echo("Next: describe your nodes (nodes/README.md has one), then `reconcile validate` and")
-    click.echo("`reconcile doctor`; commit, and `reconcile --dry-run` shows what would be done.")
+    click.echo("Next: describe your nodes (nodes/README.md has one, or `reconcile init --from-node")
+    click.echo("HOST`), then `reconcile validate` and `reconcile doctor`; commit, and")
+    click.echo("`reconcile --dry-run` shows what would be done.")
     return int(Exit.OK)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A machine that answered, and what a person called it."""
+
+    name: str
+    host: str
+    user: str
+    """As given; empty: ~/.ssh/config or the fleet says it, and the document need not."""
+    seen: Discovered
+
+
+def _look(
+    ctx: click.Context, text: str, host_key: str, identity: str, jump: str, node_name: str
+) -> _Found:
+    from reconciler.cli.session import Session
+    from reconciler.fleet import scaffold
+    from reconciler.nodes.discover import Target, discover, parse_target
+
+    user, host, port = parse_target(text)
+    name = node_name or scaffold.node_name(host)
+    target = Target(host, user, port, identity, jump, host_key)
+    with Session.of(ctx, None, None) as session:
+        settings = session.pool_settings()
+        # An id that no launch carries: whatever runs there is shown as it is, and nothing is ours.
+        seen = discover(target, name=name, settings=settings, fleet=str(uuid.uuid4()))
+    return _Found(name, host, user, seen)
+
+
+def _write_node(target: Path, found: _Found, identity: str, jump: str, pool: str) -> None:
+    from reconciler.fleet import scaffold
+
+    seen = found.seen
+    text = scaffold.node_document(
+        seen.answer,
+        name=found.name,
+        address=found.host,
+        pool=pool or scaffold.pool_name(seen.answer),
+        user=found.user,
+        port=seen.port,
+        host_key=f"{seen.host_key.type} {seen.host_key.base64}",
+        identity_file=identity,
+        jump=jump,
+    )
+    path = target / "nodes" / f"{found.name}.yaml"
+    with _telling(target):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            hint = "remove it, or give the node another name with --node-name"
+            raise SettingsError(str(path), "exists already", hint) from None
+    gpus = seen.answer.gpus
+    said = f"{len(gpus.items)} GPUs" if not gpus.error else f"GPUs not read: {gpus.error}"
+    click.echo(f"Wrote {path}: {said}, host key {seen.host_key.fingerprint}.")
+    click.echo(
+        "Read it, correct what it cannot know (pool, labels, fabrics), `reconcile validate`."
+    )
+
+
+@contextmanager
+def _telling(target: Path) -> Iterator[None]:
+    """A file system that refuses is told as such."""
+    try:
+        yield
+    except OSError as error:
+        subject, reason = str(error.filename or target), error.strerror or "cannot be written"
+        raise SettingsError(subject, reason) from error

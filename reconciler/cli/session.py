@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reconciler.core.observed import Observed
     from reconciler.fleet.source import Source
     from reconciler.loop.seams import Edges, PublisherLike
-    from reconciler.nodes.pool import NodePool
+    from reconciler.nodes.pool import NodePool, PoolSettings
 
 FETCH_TIMEOUT_S = 60.0
 """Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
@@ -91,20 +91,24 @@ class Session:
     @cached_property
     def pool(self) -> NodePool:
         """The nodes."""
-        from reconciler.nodes.pool import NodePool, PoolSettings
+        from reconciler.nodes.pool import NodePool
 
-        s = self.settings
-        pool = NodePool(
-            owner=self.owner.name,
-            settings=PoolSettings(
-                home=s.home,
-                ssh_config=s.ssh_config,
-                known_hosts=(s.known_hosts,) if s.known_hosts else (),
-                cache_file=self.owner.cache_file,
-            ),
-        )
+        settings = self.pool_settings(self.owner.cache_file)
+        pool = NodePool(owner=self.owner.name, settings=settings)
         self._stack.callback(pool.close)
         return pool
+
+    def pool_settings(self, cache_file: Path | None = None) -> PoolSettings:
+        """How this machine and account reach nodes."""
+        from reconciler.nodes.pool import PoolSettings
+
+        s = self.settings
+        return PoolSettings(
+            home=s.home,
+            ssh_config=s.ssh_config,
+            known_hosts=(s.known_hosts,) if s.known_hosts else (),
+            cache_file=cache_file,
+        )
 
     def edges(self, pool: Any = None, *, publisher: PublisherLike | None = None) -> Edges:
         """All that a pass touches; `pool` stands in for the nodes (a saved observation)."""

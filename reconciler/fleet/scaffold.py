@@ -35,8 +35,29 @@ def gpu_class(gpu: GpuSeen) -> str:
     return "-".join([*(known[:3] or ["gpu"]), *([size] if size else [])])
 
 
+def node_name(host: str) -> str:
+    """A name out of a host name's first label, or out of an address."""
+    label = host if re.fullmatch(r"[0-9.]+", host) or ":" in host else host.split(".")[0]
+    name = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+    return name if name[:1].isalpha() else f"node-{name}".rstrip("-")
+
+
+def pool_name(answer: NodeAnswer) -> str:
+    """A pool for machines like this one: its GPU class, or `nodes`."""
+    return gpu_class(answer.gpus.items[0]) if answer.gpus.items else "nodes"
+
+
 def node_document(
-    answer: NodeAnswer, *, name: str, address: str, pool: str, user: str, port: int, host_key: str
+    answer: NodeAnswer,
+    *,
+    name: str,
+    address: str,
+    pool: str,
+    user: str,
+    port: int,
+    host_key: str,
+    identity_file: str = "",
+    jump: str = "",
 ) -> str:
     """The Node document of a machine as it answered."""
     gpus = answer.gpus.items
@@ -50,7 +71,7 @@ def node_document(
     if len(kinds) > 1:
         lines.append(f"# It has GPUs of different kinds: {', '.join(kinds)}.")
     lines += _gpus(gpus, kinds)
-    lines += _ssh(user, port, host_key)
+    lines += _ssh(user, port, host_key, identity_file, jump)
     carrier = _carrier(address, answer.network.interfaces)
     if carrier:
         lines.append(f"management: {{interface: {scalar(carrier)}}}")
@@ -70,12 +91,16 @@ def _gpus(gpus: Sequence[GpuSeen], kinds: Sequence[str]) -> list[str]:
     return [f"gpus: {{{', '.join(parts)}}}"]
 
 
-def _ssh(user: str, port: int, host_key: str) -> list[str]:
+def _ssh(user: str, port: int, host_key: str, identity_file: str, jump: str) -> list[str]:
     lines = ["ssh:"]
     if user:
         lines.append(f"  user: {scalar(user)}")
     if port not in (0, 22):
         lines.append(f"  port: {port}")
+    if identity_file:
+        lines.append(f"  identity_file: {scalar(identity_file)}")
+    if jump:
+        lines.append(f"  jump: {scalar(jump)}")
     if host_key:
         lines.append(f"  host_key: {' '.join(host_key.split()[:2])}")
     return lines if len(lines) > 1 else []

@@ -72,7 +72,7 @@ class NodePool:
         self.owner = owner
         self._settings = settings or PoolSettings()
         self._clock, self._rng = clock, rng or random.Random()
-        self._defaults = _defaults(self._settings)
+        self._defaults = defaults_of(self._settings)
         self._gate = threading.BoundedSemaphore(self._settings.concurrency)
         credentials = Credentials(self._settings.home)
         self._dialer = Dialer(credentials, self._gate, self._rng)
@@ -259,7 +259,8 @@ class NodePool:
         return look
 
 
-def _defaults(settings: PoolSettings) -> SshDefaults:
+def defaults_of(settings: PoolSettings) -> SshDefaults:
+    """What this machine says about how hosts are reached."""
     path = settings.ssh_config or settings.home / ".ssh/config"
     config = paramiko.SSHConfig()
     if path.is_file():

@@ -13,7 +13,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,8 @@ DIGESTS = (
     "hmac-sha2-512",
 )
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
+KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
+"""What `ssh-keygen -A` makes."""
 
 DROPPED_RETRIES = 3
 """sshd drops connections at random above MaxStartups: that is "come again", not "down"."""
@@ -133,6 +135,28 @@ class Dialer:
                 time.sleep(pause)
         raise AssertionError("unreachable")
 
+    def shown_keys(
+        self, endpoint: Endpoint, deadline: Deadline, abort: Abort, kinds: Sequence[str] = ()
+    ) -> Iterator[KnownKey]:
+        """The host keys that it shows, one a connection, none of them trusted: to be compared with
+        what a person said. `kinds` are the types asked for. Raises NodeUnseen."""
+        for kind in kinds or KEY_TYPES:
+            try:
+                sock = self._reach(endpoint, deadline, abort)
+                asked = KnownKey(kind, "", "the asking")
+                transport = _handshake(endpoint, sock, [asked], deadline)
+            except NodeUnseen as error:
+                if error.kind is LookError.HOST_KEY:
+                    continue  # it has no key of this type
+                raise
+            except _Dropped as dropped:
+                reason = f"{where(endpoint)} {dropped}"
+                raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason) from None
+            shown = transport.get_remote_server_key()
+            transport.close()
+            name, text = shown.get_name(), shown.get_base64()
+            yield KnownKey(name, text, where(endpoint))
+
     def close(self) -> None:
         """Closes the connections to jump hosts."""
         self._jump_abort()
@@ -143,7 +167,7 @@ class Dialer:
             transport.close()
 
     def _connect(self, endpoint: Endpoint, deadline: Deadline, abort: Abort) -> paramiko.Transport:
-        keys = self._host_keys(endpoint)
+        keys = self.known_keys(endpoint)
         sock = self._reach(endpoint, deadline, abort)
         abort.add(sock.close)
         with self.gate:
@@ -202,7 +226,8 @@ class Dialer:
             raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason, hint) from error
         return channel
 
-    def _host_keys(self, endpoint: Endpoint) -> list[KnownKey]:
+    def known_keys(self, endpoint: Endpoint) -> list[KnownKey]:
+        """The host keys that it may show, by inventory or known_hosts. NodeUnseen: none."""
         try:
             if endpoint.host_key:
                 return [parse_key(endpoint.host_key, "the inventory")]

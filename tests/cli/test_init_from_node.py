@@ -1,0 +1,125 @@
+"""`reconcile init --from-node`: what a real sshd node says becomes a Node document, and its host
+key is one that a person vouched for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.nodes.loopback import LoopbackFleet, LoopbackNode, write_key
+from tests.cli.conftest import Cli, FleetRepo, Ran
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackNode]:
+    with LoopbackFleet(tmp_path_factory.mktemp("nodes"), names=("sim-a",)) as nodes:
+        yield nodes["sim-a"]
+
+
+def fingerprint(key: str) -> str:
+    digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def ask(cli: Cli, node: LoopbackNode, folder: Path, *more: str) -> Ran:
+    where = f"{node.user}@{node.address}:{node.port}"
+    identity = str(node.identity_file)
+    return cli("init", str(folder), "--from-node", where, "--identity", identity, *more)
+
+
+def test_a_nodes_document_validates_and_reaches_the_node(
+    cli: Cli, tmp_path: Path, node: LoopbackNode
+) -> None:
+    folder = tmp_path / "fleet"
+    given = ("--host-key", fingerprint(node.host_key), "--node-name", "sim-a", "--pool", "sim")
+    ran = ask(cli, node, folder, *given)
+    assert ran.code == 0, ran.err
+    text = (folder / "nodes/sim-a.yaml").read_text()
+    assert f"host_key: {' '.join(node.host_key.split()[:2])}" in text
+    assert f"port: {node.port}" in text
+    assert cli("--repo", str(folder), "validate").code == 0
+    FleetRepo(folder).commit()
+    facts = cli("--repo", str(folder), "doctor", "--output", "json").json["sim-a"]
+    assert facts["reachable"].endswith("ms"), facts
+
+
+def test_a_second_node_joins_the_fleet_and_a_third_look_overwrites_nothing(
+    cli: Cli, tmp_path: Path, node: LoopbackNode
+) -> None:
+    key = ("--host-key", fingerprint(node.host_key))
+    assert cli("init", str(tmp_path)).code == 0
+    fleet = (tmp_path / "fleet.yaml").read_text()
+    assert ask(cli, node, tmp_path, *key).code == 0
+    assert (tmp_path / "fleet.yaml").read_text() == fleet
+    (path,) = (tmp_path / "nodes").glob("*.yaml")
+    assert path.stem == "node-" + node.address.replace(".", "-")
+    before = path.read_text()
+    again = ask(cli, node, tmp_path, *key, "--pool", "other")
+    assert again.code == 1
+    assert "exists already" in again.err
+    assert path.read_text() == before
+
+
+def test_a_host_key_that_nobody_vouched_for_is_never_learnt(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text("")
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    ran = ask(cli, node, tmp_path / "fleet")
+    assert ran.code == 1
+    assert "no host key is known" in ran.err
+    assert "ssh-keygen -lf" in ran.err
+    assert not (tmp_path / "fleet").exists()
+    assert known.read_text() == ""
+
+
+def test_a_key_that_known_hosts_has_is_written_down(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[{node.address}]:{node.port} {node.host_key}\n")
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    ran = ask(cli, node, tmp_path / "fleet", "--node-name", "sim-a")
+    assert ran.code == 0, ran.err
+    assert node.host_key.split()[1] in (tmp_path / "fleet/nodes/sim-a.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("another", "shows ssh-ed25519 SHA256:"),
+        ("MD5:aa:bb", "is no SHA256 fingerprint"),
+    ],
+)
+def test_another_fingerprint_writes_nothing(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, given: str, said: str
+) -> None:
+    if given == "another":
+        given = fingerprint(write_key(tmp_path / "key"))
+    ran = ask(cli, node, tmp_path / "fleet", "--host-key", given)
+    assert ran.code == 1
+    assert said in ran.err
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_a_known_key_that_the_node_does_not_show_writes_nothing(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[{node.address}]:{node.port} {write_key(tmp_path / 'key')}\n")
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    ran = ask(cli, node, tmp_path / "fleet")
+    assert ran.code == 1
+    assert "somebody answers in the machine's place" in ran.err
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_its_options_belong_to_from_node(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("init", str(tmp_path / "fleet"), "--pool", "h100")
+    assert ran.code == 1
+    assert "--pool belongs to --from-node" in ran.err
