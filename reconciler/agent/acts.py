@@ -156,10 +156,8 @@ class Actor:
             shutil.rmtree(part, ignore_errors=True)
             os.makedirs(os.path.join(part, "files"), 0o700)
             os.makedirs(self.node.launches, 0o700, exist_ok=True)
-            for path, content in spec.files:
-                target = os.path.join(part, "files", path)
-                os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-                store.write_bytes(target, content.encode("utf-8", "surrogatepass"))
+            _write_files(part, dict(spec.files))
+            _write_files(part, labels.get("files", {}))
             store.write(os.path.join(part, "labels.json"), labels)
             # Room for the supervisor's first status, given back by it: a disk that fills up between
             # the record and the start would leave a record of nothing.
@@ -254,6 +252,8 @@ class Actor:
         with locks.acting(self.node.acting_lock):
             seen, _ = self._fenced(request)
             try:
+                # First the files: should this end in between, labels.json asks for them again.
+                _write_files(seen.folder, labels.get("files", {}))
                 store.write(os.path.join(seen.folder, "labels.json"), labels)
             except OSError as error:
                 raise AgentError("io", "labels of %s: %s" % (seen.name, error.strerror)) from None
@@ -310,6 +310,14 @@ class Actor:
             raise AgentError("io", "status of %s: %s" % (seen.name, error.strerror)) from None
         finally:
             os.close(fd)
+
+
+def _write_files(folder: str, files: Json) -> None:
+    """Each whole or as it was: an engine may read them at any moment."""
+    for path, content in files.items():
+        target = os.path.join(folder, "files", path)
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        store.write_bytes(target, content.encode("utf-8", "surrogatepass"))
 
 
 def _labels(request: Json) -> Json:

@@ -248,10 +248,13 @@ def _command(reader: _Reader) -> Command:
 
 
 def _file(reader: _Reader) -> Tuple[str, str]:
-    path, content = reader.text("path"), reader.get("content", str, "")
+    return _file_at(reader.path, reader.text("path"), reader.get("content", str, ""))
+
+
+def _file_at(where: str, path: str, content: str) -> Tuple[str, str]:
     parts = path.split("/")
     if posixpath.isabs(path) or posixpath.normpath(path) != path or ".." in parts or path == ".":
-        raise Damaged("%spath: %r leaves the launch's folder" % (reader.path, path))
+        raise Damaged("%spath: %r leaves the launch's folder" % (where, path))
     return path, content
 
 
@@ -302,4 +305,8 @@ def labels_of(data: Json) -> Json:
     labels["ordinal"] = reader.integer("ordinal", 0)
     labels["labels"] = reader.mapping("labels", str, {})
     labels["unhealthy_after_s"] = reader.integer("unhealthy_after_s", 300)
+    files = reader.mapping("files", str, {})
+    if files:
+        # Absent where there are none: an answer to an older reconciler stays as it was.
+        labels["files"] = dict(_file_at("labels.", path, text) for path, text in files.items())
     return labels

@@ -17,6 +17,7 @@ from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
 from reconciler.core.describe import Description, describe, shell
 from reconciler.core.hosts import DECLARED, check_fabric, gpu_index, host_of, required_paths
+from reconciler.core.memberfile import file_at_start
 from reconciler.core.model import Desired, Placement, ResolvedProfile
 from reconciler.core.observed import FORMAT, Labels, NodeAnswer
 from reconciler.core.request import (
@@ -108,7 +109,8 @@ def build_specs(
     hosts = [
         host_of(desired, placement, resolved, seat, launch, answers[seat.node]) for seat in seats
     ]
-    request = launch_request(desired, resolved, hosts, ports, replica, launch)
+    files = file_at_start(placement)
+    request = launch_request(desired, resolved, hosts, ports, replica, launch, files)
     _check_interfaces(request, answers)
     shards = engines.get(resolved.profile.engine).build(request)
     _check_adapters_named(request, shards, desired)

@@ -15,6 +15,7 @@ import engines
 from engines.base import Command, Health, RenderedFile, Shard
 from reconciler.core.changes import Seat
 from reconciler.core.hosts import check_fabric, gpu_index, host_of
+from reconciler.core.memberfile import file_at_start
 from reconciler.core.model import (
     PER_NODE,
     Desired,
@@ -166,7 +167,8 @@ def _described(
     hosts = [host_of(desired, placement, resolved, seat, launch, None) for seat in seats]
     first = desired.fleet.ports.first
     ports = {name: first + n for n, name in enumerate(port_names(resolved))}
-    request = launch_request(desired, resolved, hosts, ports, replica, launch)
+    files = file_at_start(placement) if placement else ()
+    request = launch_request(desired, resolved, hosts, ports, replica, launch, files)
     engine = engines.get(profile.engine)
     shards, stop = engine.build(request), engine.stop
     ranks = tuple(

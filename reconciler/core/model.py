@@ -355,6 +355,8 @@ class Placement:
     """Any new text asks for a restart."""
     suspend: bool = False
     freeze: Freeze | None = None
+    members: tuple[str, ...] = ()
+    """Placements whose endpoints a router is told of, in a file that is kept up to date."""
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     weight: int = 100

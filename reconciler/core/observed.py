@@ -70,6 +70,8 @@ class Labels:
     owner: str = ""
     revision: str = ""
     unhealthy_after_s: int = 300
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path → content of what stands in the launch's `files` and is replaced in place."""
 
 
 class Phase(StrEnum):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reconciler.core import guard, leaving, remarks, replacing, starting, tally, tidy
+from reconciler.core import guard, leaving, members, remarks, replacing, starting, tally, tidy
 from reconciler.core.access import Access, look_at
 from reconciler.core.capacity import capacity
 from reconciler.core.changes import (
@@ -83,6 +83,7 @@ def plan(desired: Desired, observed: Observed, diff: Diff, ids: IdSource) -> Pla
     rest = [r for r in wanted if not _is_down(r)]
     for replica in sorted(rest, key=_replaced_first):
         _running(parts, replica)
+    members.keep_up_to_date(parts, observed, diff)
     return _put_together(desired, counts, parts)
 
 

@@ -6,9 +6,10 @@ Apart from `build.py`, which renders what a node is told, and `describe.py`, whi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import engines
-from engines.base import EngineProfile, Host, LaunchRequest
+from engines.base import EngineProfile, Host, LaunchRequest, RenderedFile
 from reconciler.core.model import Desired, ResolvedProfile
 
 
@@ -60,12 +61,14 @@ def launch_request(
     ports: Mapping[str, int],
     replica: str,
     launch: str,
+    files: tuple[RenderedFile, ...] = (),
 ) -> LaunchRequest:
-    """What the engine is asked."""
+    """What the engine is asked; `files` come on top of the profile's."""
+    profile = engine_profile(resolved)
     return LaunchRequest(
         launch=launch,
         replica=replica,
-        profile=engine_profile(resolved),
+        profile=replace(profile, files=(*profile.files, *files)),
         hosts=tuple(hosts),
         ports=dict(ports),
         labels={"reconcile.fleet": desired.fleet.id, "reconcile.replica": replica},

@@ -247,6 +247,35 @@ def test_a_relabel_restarts_nothing(node: Node, specs: Specs) -> None:
     assert shard["pids"] == pids
 
 
+def test_a_file_of_the_labels_is_replaced_beside_the_running_launch(
+    node: Node, specs: Specs
+) -> None:
+    spec = specs.shell("a-0-aaaaa", ["sleep", "60"])
+    spec["files"] = [{"path": "members.json", "content": "none"}, {"path": "own", "content": "o"}]
+    first = {"placement": "a", "replica": "a-0", "files": {"members.json": "one"}}
+    asked = {**node.fence(), "spec": spec, "labels": first}
+    assert node.ask("start", **asked) == {"state": "started"}
+    files = node.root / "launches" / "a-0-aaaaa" / "files"
+    assert (files / "members.json").read_text() == "one"
+    pids = node.until("a-0-aaaaa", lambda s: s["pids"] != [])["pids"]
+    second = {**first, "files": {"members.json": "two", "sub/new": "n"}}
+    node.ask("relabel", **node.fence(), launch="a-0-aaaaa", labels=second)
+    assert (files / "members.json").read_text() == "two"
+    assert (files / "sub/new").read_text() == "n"
+    assert (files / "own").read_text() == "o"
+    shard = node.shard("a-0-aaaaa")
+    assert (shard["pids"], shard["labels"]["files"]) == (pids, second["files"])
+    assert node.ask("start", **asked) == {"state": "already"}, "the same spec, whatever the labels"
+    assert (files / "members.json").read_text() == "two"
+
+
+@pytest.mark.parametrize("path", ["../spec.json", "/etc/passwd", "a/../../lock", "."])
+def test_a_file_of_the_labels_cannot_leave_its_folder(node: Node, specs: Specs, path: str) -> None:
+    node.start(specs.shell("a-0-aaaaa", ["sleep", "60"]))
+    with pytest.raises(Refused, match="leaves the launch's folder"):
+        node.ask("relabel", **node.fence(), launch="a-0-aaaaa", labels={"files": {path: "x"}})
+
+
 def test_a_stop_can_be_hurried(node: Node, specs: Specs) -> None:
     script = "trap '' TERM; echo up; while :; do sleep 1; done"
     node.start(specs.shell("a-0-aaaaa", ["sh", "-c", script], stop_grace_s=600))

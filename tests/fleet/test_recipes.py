@@ -118,6 +118,9 @@ def test_each_role_has_its_parallelism_and_each_node_its_own_address() -> None:
     assert after(serve(decode[0]), "--data-parallel-size") == "16"
     (router,) = ranks("vllm-prefill-decode-roles", "kimi-k3-router")
     assert router.gpus == ()
+    (members,) = router.files
+    assert set(json.loads(members.content)["members"]) == {"kimi-k3-prefill", "kimi-k3-decode"}
+    assert serve(router)[-1] == f"{router.launch_dir}/files/{members.path}"
 
 
 def test_a_rendered_file_is_part_of_the_fingerprint_and_names_the_nodes_adapters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from reconciler.core.memberfile import MEMBERS_FILE
 from reconciler.fleet.findings import MAX_VALUE, Finding, quoted
 from reconciler.fleet.repo import Entry, Repo, safe_name
 from reconciler.fleet.strictyaml import Document, Path
@@ -55,6 +56,22 @@ def _placement(repo: Repo, entry: Entry, pools: Mapping[str, bool]) -> Iterator[
         yield from _pool(repo, entry, ("pool",), placement.pool, pools)
     for index, name in enumerate(placement.nodes):
         yield from _named(repo, entry, ("nodes", index), "Node", name)
+    yield from _members(repo, entry)
+
+
+def _members(repo: Repo, entry: Entry) -> Iterator[Finding]:
+    for index, name in enumerate(entry.value.members):
+        if name == entry.name:
+            message = f"{entry.subject} is a member of itself"
+            hint = "a router is told of other placements; take it out"
+            yield repo.finding(entry, ("members", index), message, hint)
+        else:
+            yield from _named(repo, entry, ("members", index), "Placement", name)
+    profile = repo.of("Profile").get(entry.value.profile)
+    files = profile.value.files if profile is not None and profile.value is not None else ()
+    if entry.value.members and any(file.path == MEMBERS_FILE for file in files):
+        message = f"its profile renders {MEMBERS_FILE}, which `members` writes"
+        yield repo.finding(entry, ("members",), message, "rename the profile's file")
 
 
 def _named(repo: Repo, entry: Entry, path: Path, kind: str, name: str) -> Iterator[Finding]:
