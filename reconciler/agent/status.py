@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional
 from . import heartbeat, procs, store
 from .node import FORMAT, boottime
 from .procs import Process
+from .shm import Segment
 from .wire import Json
 
 
@@ -44,6 +45,8 @@ class Status:
         self.containment = ""
         self.remaining: List[int] = []
         """Pids that outlived KILL."""
+        self.segments: List[Segment] = []
+        """Shared memory that its processes were seen to use; removed with the shard."""
 
     def restore(self, told: Json) -> None:
         """Take over what the supervisor before this one knew."""
@@ -56,6 +59,9 @@ class Status:
         self.failing_since = _number(health.get("failing_since"))
         self.restarts = int(_number(told.get("restarts")) or 0)
         self.cgroup = str(told.get("cgroup") or "")
+        segments = told.get("segments")
+        read = [Segment.from_json(e) for e in segments] if isinstance(segments, list) else []
+        self.segments = [segment for segment in read if segment is not None]
         entries = told.get("processes")
         known = [Process.from_json(e) for e in entries] if isinstance(entries, list) else []
         for process in known:
@@ -82,6 +88,7 @@ class Status:
             "cgroup": self.cgroup,
             "containment": self.containment,
             "remaining": self.remaining,
+            "segments": [list(segment) for segment in self.segments],
         }
 
     def _health(self) -> Json:

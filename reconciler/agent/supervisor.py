@@ -43,6 +43,7 @@ TURN_S = 1.0
 
 LOG_CHECK_S = 5.0
 STRAYS_S = 30.0
+SEGMENTS_S = 1.0
 OOM_SCORE = -900
 """An engine that runs out of memory must not take its supervisor with it (root only)."""
 
@@ -150,6 +151,8 @@ class Supervisor:
         self._owner_checked = float("-inf")
         self._next_log_check = 0.0
         self._next_strays = boottime() + STRAYS_S
+        self._next_segments = 0.0
+        self.segments = shm.Segments(status.started_boottime, status.segments)
         self.told_to_stop = False
         self._wake_reader, self._wake_writer = os.pipe()
 
@@ -313,6 +316,10 @@ class Supervisor:
             self.ending = Ending(self, ending, grace_s, drain_s, gently)
 
     def _housekeeping(self, now: float) -> None:
+        if now >= self._next_segments:
+            self._next_segments = now + SEGMENTS_S
+            self.segments.look(self._own_pids, now)
+            self.status.segments = sorted(self.segments.known)
         if now >= self._next_log_check and self.spec is not None:
             self._next_log_check = now + LOG_CHECK_S
             for name in [c.name for c in self.spec.commands] + ["supervisor"]:
@@ -326,7 +333,7 @@ class Supervisor:
 
     def _finish(self) -> None:
         """Write the end, for as long as it makes sense to try."""
-        shm.remove_leftovers(self.status.started_boottime)
+        self.segments.remove()
         if self.status.cgroup:
             cgroup.remove(self.status.cgroup)
         until = time.monotonic() + SAVE_END_S

@@ -1,0 +1,139 @@
+"""Shared memory: what the launch left is removed, what anybody else made is not touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from reconciler.agent import shm
+from tests.agent.harness import Node, Specs, poll
+
+SHM = Path("/dev/shm")
+
+LEAVES = textwrap.dedent(
+    """
+    import json, os, signal, sys, time, _multiprocessing
+    from multiprocessing import resource_tracker, shared_memory
+    resource_tracker.register = lambda *_: None
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    name = "/mp-" + os.urandom(4).hex()
+    lock = _multiprocessing.SemLock(1, 1, 1, name, False)
+    with open("names", "w") as file:
+        json.dump([segment.name.lstrip("/"), "sem." + name[1:]], file)
+    os.rename("names", "named")
+    time.sleep(600)
+    """
+)
+"""Uses a segment and a semaphore, and unlinks neither: as a crash leaves them."""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[list[str]]:
+    """Another program of this user; its objects' names, in use for the whole test."""
+    folder = tmp_path / "stranger"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, "-c", LEAVES], cwd=folder) as program:
+        try:
+            names = read_names(folder)
+            yield names
+        finally:
+            program.kill()
+    for name in names:
+        (SHM / name).unlink(missing_ok=True)
+
+
+def read_names(folder: Path) -> list[str]:
+    """What a program in `folder` made."""
+    poll(lambda: (folder / "named").exists(), bool)
+    return [str(name) for name in json.loads((folder / "named").read_text())]
+
+
+def start_leaving(node: Node, specs: Specs, launch: str) -> list[str]:
+    """The names that the launch made, once its supervisor has seen them in use."""
+    node.start(specs.shell(launch, [sys.executable, "-c", LEAVES]))
+    folder = node.root / "launches" / launch
+    names = read_names(folder)
+    poll(lambda: recorded(folder), lambda found: set(names) <= found)
+    return names
+
+
+def recorded(folder: Path) -> set[str]:
+    status = json.loads((folder / "status.json").read_text())
+    return {str(entry[0]) for entry in status["segments"]}
+
+
+@pytest.mark.parametrize("how", ["stop", "crash", "adopted"])
+def test_what_the_launch_left_is_removed_and_a_strangers_stays(
+    node: Node, specs: Specs, stranger: list[str], how: str
+) -> None:
+    names = start_leaving(node, specs, "chat-0-left")
+    assert all((SHM / name).exists() for name in names + stranger)
+    if how == "adopted":
+        os.kill(node.supervisor("chat-0-left"), signal.SIGKILL)
+        poll(lambda: node.shard("chat-0-left"), lambda s: not s["supervised"])
+        node.adopt("chat-0-left")
+    if how == "crash":
+        os.kill(node.shard("chat-0-left")["pids"][0], signal.SIGKILL)
+    else:
+        node.stop("chat-0-left", grace_s=0)
+    node.ended("chat-0-left")
+    poll(lambda: [name for name in names if (SHM / name).exists()], lambda left: not left)
+    assert [name for name in stranger if not (SHM / name).exists()] == []
+
+
+def test_a_strangers_object_that_nobody_has_open_stays(node: Node, specs: Specs) -> None:
+    """A file between two programs: its maker has gone, its reader has not come."""
+    kept = SHM / f"psm_{node.machine_id[:12]}"
+    start_leaving(node, specs, "chat-0-other")
+    kept.write_bytes(b"data")
+    try:
+        node.stop("chat-0-other", grace_s=0)
+        node.ended("chat-0-other")
+        assert kept.read_bytes() == b"data"
+    finally:
+        kept.unlink()
+
+
+def test_what_is_ours_and_still_used_by_another_stays(node: Node, specs: Specs) -> None:
+    names = start_leaving(node, specs, "chat-0-shared")
+    with open(SHM / names[0], "rb"):
+        node.stop("chat-0-shared", grace_s=0)
+        node.ended("chat-0-shared")
+        poll(lambda: (SHM / names[1]).exists(), lambda there: not there)
+        assert (SHM / names[0]).exists()
+    (SHM / names[0]).unlink()
+
+
+def test_a_semaphore_is_known_by_its_inode() -> None:
+    """glibc maps it under the temporary name it was made with; the file's name is in no map."""
+    semaphore = get_context("spawn").Lock()
+    name = semaphore._semlock.name.lstrip("/")  # type: ignore[attr-defined]
+    stat = os.stat(SHM / f"sem.{name}")
+    assert (stat.st_dev, stat.st_ino) in shm.used_by(os.getpid())
+
+
+def test_a_name_that_is_used_again_is_another_object(tmp_path: Path) -> None:
+    (tmp_path / "psm_a").write_bytes(b"first")
+    segments = shm.Segments(0.0, folder=str(tmp_path))
+    with open(tmp_path / "psm_a", "rb"):
+        segments.look(lambda: [os.getpid()], 0.0)
+    assert [segment.name for segment in segments.known] == ["psm_a"]
+    (tmp_path / "psm_b").write_bytes(b"second")
+    os.rename(tmp_path / "psm_b", tmp_path / "psm_a")
+    assert segments.remove() == []
+    assert (tmp_path / "psm_a").read_bytes() == b"second"
+
+
+def test_damaged_entries_of_a_record_are_left_out() -> None:
+    assert shm.Segment.from_json(["psm_1", 5, 6]) == shm.Segment("psm_1", 5, 6)
+    for bad in (["../etc/passwd", 1, 2], ["psm_1", "5", 6], ["psm_1", 5], None, "psm_1"):
+        assert shm.Segment.from_json(bad) is None
