@@ -128,6 +128,10 @@ class EngineProfile:
     health_port: str = ""
     """Name of the port that answers the health path; empty: `http`."""
     served_names: tuple[str, ...] = ()
+    nofile: int = 0
+    """Open files that the engine needs; 0: as the node (or its container runtime) has it."""
+    memlock: str = ""
+    """Locked memory: `unlimited` or KiB; empty: as the node has it."""
     start_timeout_s: int = 1800
     stop_grace_s: int = 30
     model_attention_heads: int = 0

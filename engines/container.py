@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from engines.base import Command, Container, Host, LaunchRequest, Shard
+from engines.base import Command, Container, EngineProfile, Host, LaunchRequest, Shard
 from engines.environment import RDMA_KINDS
+
+MARK = "RECONCILE_MARK"
+"""What the node finds a launch's processes by. Inside too: a GPU held by a process without it is
+held by a stranger, and the launch could never be replaced there."""
 
 NVML_UUIDS = ("GPU-", "MIG-")
 """How NVML's ids begin; a declared accelerator has another name and no NVIDIA runtime."""
@@ -38,11 +42,12 @@ def _argv(request: LaunchRequest, host: Host, shard: Shard, inner: Command) -> I
     yield from ("--network", "host", "--ipc", "host")
     yield from _gpus(runtime.tool, host)
     yield from _rdma(host)
+    yield from _limits(request.profile, host)
     yield from _mounts(request, host, shard)
     yield from ("--stop-signal", shard.stop_signal)
     yield from ("--stop-timeout", str(request.profile.stop_grace_s))
     # By name only: the value comes from this process' environment and never stands in argv.
-    for name in sorted({*inner.env, *inner.env_files}):
+    for name in sorted({*inner.env, *inner.env_files, MARK}):
         yield from ("--env", name)
     yield from ("--entrypoint", inner.argv[0], runtime.image, *inner.argv[1:])
 
@@ -60,10 +65,26 @@ def _gpus(tool: str, host: Host) -> Iterator[str]:
 
 
 def _rdma(host: Host) -> Iterator[str]:
-    if host.fabric and host.fabric.kind in RDMA_KINDS and host.fabric.adapters:
-        # Verbs pin memory: without both, registration fails and NCCL falls back to TCP on one rank.
+    if _speaks_rdma(host):
+        # Verbs pin memory: without both this and the limit below, registration fails and NCCL
+        # falls back to TCP on one rank.
         yield from ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK")
+
+
+def _speaks_rdma(host: Host) -> bool:
+    return bool(host.fabric and host.fabric.kind in RDMA_KINDS and host.fabric.adapters)
+
+
+def _limits(profile: EngineProfile, host: Host) -> Iterator[str]:
+    """A container has its runtime's limits, not those of the process that asked for it. Shared
+    memory is the node's own (`--ipc host`), so its size is checked there and set nowhere."""
+    if _speaks_rdma(host) or profile.memlock == "unlimited":
         yield from ("--ulimit", "memlock=-1:-1")
+    elif profile.memlock:
+        lock = int(profile.memlock) * 1024
+        yield from ("--ulimit", f"memlock={lock}:{lock}")
+    if profile.nofile:
+        yield from ("--ulimit", f"nofile={profile.nofile}:{profile.nofile}")
 
 
 def _mounts(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str]:

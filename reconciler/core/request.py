@@ -37,6 +37,8 @@ def engine_profile(resolved: ResolvedProfile) -> EngineProfile:
         health_path=profile.health.path,
         health_port=profile.health.port,
         served_names=model.served_names or (model.name,),
+        nofile=profile.needs.nofile,
+        memlock=profile.needs.memlock,
         start_timeout_s=profile.start_timeout_s,
         stop_grace_s=profile.stop_grace_s,
         model_attention_heads=model.facts.attention_heads,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from reconciler.nodes.loopback import LoopbackFleet
-from tests.e2e.world import World, chat, until
+from tests.e2e.world import FLEET_ID, World, chat, until
+from tests.engines.cases import make
 
 pytestmark = pytest.mark.engine
 
@@ -46,6 +47,27 @@ def containers(launch: str) -> list[dict[str, Any]]:
     return found
 
 
+def inside(launch: str, expression: str) -> str:
+    """A Python expression's value inside the container."""
+    argv = ["podman", "exec", launch, "python3", "-c", f"print({expression})"]
+    return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
+
+
+def test_podman_takes_the_limits_that_a_profile_needs(image: str) -> None:
+    needs = {"nofile": 4321, "memlock": "64"}
+    runtime = {"kind": "container", "tool": "podman", "image": image}
+    profile = {"needs": needs, "runtime": runtime, "command": ["/bin/true"]}
+    (spec,) = make({"profile": profile, "model": {"path": ""}}, engine="command").specs()
+    tool, run, *rest = spec.spec["commands"][-1]["argv"]
+    # Created and not run: this machine may not raise all the limits that podman sets beside ours.
+    subprocess.run([tool, "create", *rest], check=True, capture_output=True)
+    done = subprocess.run([tool, "inspect", spec.spec["launch"]], check=True, capture_output=True)
+    limits = {u["Name"]: u["Soft"] for u in json.loads(done.stdout)[0]["HostConfig"]["Ulimits"]}
+    assert run == "run"
+    assert limits["RLIMIT_NOFILE"] == 4321
+    assert limits["RLIMIT_MEMLOCK"] == 64 * 1024
+
+
 def test_a_launch_in_a_container_serves_and_is_stopped_and_removed(
     world: World, image: str
 ) -> None:
@@ -66,6 +88,11 @@ def test_a_launch_in_a_container_serves_and_is_stopped_and_removed(
     argv = ["podman", "exec", launch, "python3", "-c", "import os; print(os.environ['X_HOSTILE'])"]
     done = subprocess.run(argv, capture_output=True, check=True, text=True)
     assert done.stdout == 'it\'s $HOME {"a": 1}\n'
+
+    mark = f"RECONCILE_MARK={FLEET_ID}/{launch}/0@"
+    assert mark in inside(launch, "open('/proc/1/environ').read()"), (
+        "its processes are no strangers"
+    )
 
     world.remove("placements/boxed.yaml")
     world.commit("gone")
