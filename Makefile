@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Loopback tests wait more than they compute: more workers than cores.
 JOBS   ?= 4
 
-.PHONY: help install demo test lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman bench goldens clean sshd
+.PHONY: help install demo test fuzz lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman bench goldens clean sshd
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -31,6 +31,11 @@ test: $(STAMP) sshd  ## everything: unit, golden, property, contract, end to end
 
 engines-real: $(STAMP)  ## fetch a real llama-server and a small real model for `make test`
 	@PYTHON=$(BIN)/python tools/fetch-llama .cache/llama || [ $$? = 3 ]
+
+fuzz: FUZZ_S ?= 60
+fuzz: $(STAMP)  ## FUZZ_S=60 seconds of coverage-guided fuzzing of the fleet repo's reader (Linux on x86-64)
+	$(BIN)/pip install --quiet --require-hashes --no-deps --upgrade --target .cache/fuzz/lib --requirement tests/fleet/requirements-fuzz.txt
+	PYTHONPATH=.cache/fuzz/lib nice -n 19 $(BIN)/python -m tests.fleet.fuzz_atheris .cache/fuzz/corpus -max_total_time=$(FUZZ_S) -artifact_prefix=.cache/fuzz/
 
 bench: $(STAMP)  ## the node edge against its goals, beside the peers that are installed
 	$(BIN)/python tools/bench_nodes.py
