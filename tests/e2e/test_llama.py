@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,13 +24,14 @@ pytestmark = [
 ]
 
 
-def profile(world: World, context: int) -> None:
+def profile(world: World, context: int, **fields: Any) -> None:
     world.profile(
         "smol",
         engine="llamacpp",
         model="smol",
         runtime={"kind": "binary", "path": str(SERVER)},
         args=("--ctx-size", str(context), "--threads", "2", "--n-gpu-layers", "0"),
+        **fields,
     )
 
 
@@ -61,3 +66,36 @@ def test_llama_server_is_started_chats_is_replaced_and_leaves_nothing(world: Wor
         "nothing is left",
         lambda: not any(world.nodes.processes(name) for name in world.nodes.nodes),
     )
+
+
+def test_llama_server_finishes_a_stream_before_it_is_told_to_end(world: World) -> None:
+    world.fleet(guard={"max_removed": "100%"})
+    world.model("smol", path=str(MODEL), served_names=["smol"])
+    profile(world, 2048, drain_s=300, stop_grace_s=2)
+    world.placement("smol", profile="smol", replicas=1)
+    world.commit()
+    world.converge(120)
+    ((launch, url),) = world.ready().items()
+    body = {
+        "messages": [{"role": "user", "content": "Count from one to one hundred."}],
+        "stream": True,
+        "max_tokens": 300,
+        "ignore_eos": True,
+    }
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers
+    )
+    with urllib.request.urlopen(request, timeout=240) as answer:
+        first = answer.readline()
+        assert first.startswith(b"data: ")
+        world.placement("smol", profile="smol", replicas=1, suspend=True)
+        world.commit("not for now")
+        world.reconcile(code=0)
+        asked = time.monotonic()
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as told:
+            assert b"llamacpp:requests_processing 1" in told.read(), "it was over before the stop"
+        text = answer.read()
+    assert text.rstrip().endswith(b"data: [DONE]")
+    until("it has ended", lambda: launch not in world.living(), timeout_s=30)
+    assert time.monotonic() - asked < 250, "the whole drain time was waited"
