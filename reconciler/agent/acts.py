@@ -45,6 +45,28 @@ class Actor:
         self.probes = probes
         self.env = env
 
+    # --- check --------------------------------------------------------------------------------
+
+    def check(self, request: Json) -> Json:
+        """What `start` of this spec would refuse now, all at once; nothing is written or fenced.
+
+        What the launch `replaces` holds does not count: it will have ended by then.
+        """
+        fields = Fields(request)
+        asked, replaces = fields.object("spec"), fields.text("replaces", "")
+        spec = self._parse(asked, str(asked.get("fleet")))
+        found = []
+        try:
+            lease.refuse_if_held(self.node, spec.launch)
+        except AgentError as error:
+            found.append(error.message)
+        try:
+            self._refuse_taken(spec, replaces)
+        except AgentError as error:
+            found.append(error.message)
+        found += self._findings(spec, replaces)
+        return {"findings": found, **preflight.facts(spec, self.probes, self.env)}
+
     # --- start --------------------------------------------------------------------------------
 
     def start(self, request: Json) -> Json:
@@ -104,10 +126,10 @@ class Actor:
             raise AgentError("conflict", "launch %s is here with another spec" % seen.name)
         return "cut-off" if seen.never_began else "already"
 
-    def _refuse_taken(self, spec: Spec) -> None:
+    def _refuse_taken(self, spec: Spec, replaces: str = "") -> None:
         """AgentError where another live launch, of whichever fleet, holds a GPU or a port."""
         for other in self._others(spec.launch):
-            if not other.alive:
+            if not other.alive or other.name == replaces:
                 continue
             held_gpus, held_ports = _holds(other)
             if held_gpus is None:
@@ -135,14 +157,17 @@ class Actor:
         return [s for s in seen if s.name != launch]
 
     def _preflight(self, spec: Spec) -> None:
+        found = self._findings(spec, "")
+        if found:
+            raise AgentError("preflight", "; ".join(found), found)
+
+    def _findings(self, spec: Spec, replaces: str) -> List[str]:
         gpus: Json = {}
         if spec.gpus and spec.gpu_source == "nvml":
             pids, _ = records.by_launch(self.node, self.observer.marks())
             owners = {pid: name for name, found in pids.items() for pid in found}
             gpus = self.observer.gpus.look(owners, preflight.DEADLINE_S)
-        found = preflight.findings(self.node, spec, self.probes, gpus, self.env)
-        if found:
-            raise AgentError("preflight", "; ".join(found), found)
+        return preflight.findings(self.node, spec, self.probes, gpus, self.env, replaces)
 
     def _make_room(self, spec: Spec) -> None:
         others = self._others(spec.launch)

@@ -12,10 +12,11 @@ import pwd
 import re
 import shutil
 import socket
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Tuple
 
 from . import environment, netlink, units
 from .node import Node
+from .probe import VERSION_S
 from .probes import Probes
 from .spec import Command, Spec
 from .wire import Json
@@ -27,17 +28,23 @@ uses less."""
 
 
 def findings(
-    node: Node, spec: Spec, probes: Probes, gpus: Json, env: Mapping[str, str]
+    node: Node, spec: Spec, probes: Probes, gpus: Json, env: Mapping[str, str], replaces: str = ""
 ) -> List[str]:
-    """Why the launch must not be started here now; `gpus` is a fresh `GpusPart`."""
+    """Why the launch must not be started here now; `gpus` is a fresh `GpusPart`.
+
+    `replaces`: a launch that will have ended by then. Its processes on GPUs do not count, and what
+    RAM and /dev/shm it gives back cannot be told, so these two are not looked at.
+    """
     found: List[str] = []
     found += _mode(spec)
     found += _ports(spec)
     found += _interface(spec)
+    found += _leader(spec)
     found += _programs(spec, env)
+    found += _version(spec, probes, env)
     found += _paths(spec, probes)
-    found += _gpus(spec, gpus)
-    found += _needs(node, spec, probes)
+    found += _gpus(spec, gpus, replaces)
+    found += _needs(node, spec, probes, replaces)
     found += _root(node)
     return found
 
@@ -120,6 +127,76 @@ def _interface(spec: Spec) -> List[str]:
     return [] if found[spec.interface].up else ["interface %s is down" % spec.interface]
 
 
+def _leader(spec: Spec) -> List[str]:
+    """A worker must have a way to its leader's address, by an interface that is not the loopback's.
+
+    By the routing table alone (a UDP socket is connected, nothing is sent): the leader does not
+    listen yet, so that its firewall lets us through shows only at the start.
+    """
+    leader = spec.leader
+    if not leader or spec.rank == 0 or not spec.address:
+        return []
+    try:
+        info = socket.getaddrinfo(leader, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(info[4])
+            source = str(probe.getsockname()[0])
+    except OSError as error:
+        return ["leader's address %s: %s" % (leader, error.strerror or error)]
+    ours = leader == spec.address or (source == leader and not leader.startswith("127."))
+    return ["leader's address %s is this node's own" % leader] if ours else []
+
+
+def _version(spec: Spec, probes: Probes, env: Mapping[str, str]) -> List[str]:
+    """The engine's version against what the profile needs; one that is not known is let through."""
+    if not spec.engine_version:
+        return []
+    told, program = engine_version(spec, probes, env)
+    have, need = _numbers(told), _numbers(spec.engine_version)
+    if not have or not need or have >= need[: len(have)]:
+        return []
+    return ["%s is version %s, the profile needs %s" % (program, told, spec.engine_version)]
+
+
+def engine_version(spec: Spec, probes: Probes, env: Mapping[str, str]) -> Tuple[str, str]:
+    """Version of the last command's program as it says it itself (empty: not known), and its path.
+
+    An engine in a container is another one than any on the node: not known.
+    """
+    command = spec.commands[-1]
+    path = command.env.get("PATH") or environment.base(env)["PATH"]
+    program = shutil.which(command.argv[0], path=path) or command.argv[0]
+    if spec.container is not None:
+        return "", program
+    reply = probes.system.ask({"version": [program, path]}, VERSION_S + 2)
+    told = reply.parts[0]["version"] if reply.parts and not reply.error else ""
+    return str(told), program
+
+
+def _numbers(version: str) -> Tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+def facts(spec: Spec, probes: Probes, env: Mapping[str, str]) -> Json:
+    """What a check tells beside findings: sizes to compare between nodes, and what is not known."""
+    sizes: Dict[str, int] = {}
+    if spec.require_paths:
+        reply = probes.system.ask({"sizes": list(spec.require_paths)}, DEADLINE_S)
+        if reply.parts and not reply.error:
+            sizes = reply.parts[0]["sizes"]
+    notes = []
+    version = ""
+    if spec.engine_version:
+        version, program = engine_version(spec, probes, env)
+        if not version:
+            notes.append(
+                "%s does not tell its version; the profile needs %s"
+                % (program, spec.engine_version)
+            )
+    return {"sizes": sizes, "engine_version": version, "notes": notes}
+
+
 def _programs(spec: Spec, env: Mapping[str, str]) -> List[str]:
     return [why for why in (_missing_program(c, env) for c in spec.commands) if why]
 
@@ -153,7 +230,7 @@ def _paths(spec: Spec, probes: Probes) -> List[str]:
     return found + ["secret %s: the file is empty" % path for path in empty]
 
 
-def _gpus(spec: Spec, gpus: Json) -> List[str]:
+def _gpus(spec: Spec, gpus: Json, replaces: str) -> List[str]:
     if not spec.gpus:
         return []
     if spec.gpu_source == "declared":
@@ -168,7 +245,9 @@ def _gpus(spec: Spec, gpus: Json) -> List[str]:
         if gpu is None:
             found.append("GPU %s is not on this node (%d others are)" % (uuid, len(by_uuid)))
         else:
-            found += _busy(uuid, gpu) or _small(uuid, gpu, spec.needs.get("gpu_memory_gib"))
+            found += _busy(uuid, gpu, replaces) or _small(
+                uuid, gpu, spec.needs.get("gpu_memory_gib")
+            )
     return found
 
 
@@ -180,10 +259,13 @@ def _small(uuid: str, gpu: Json, need_gib: Any) -> List[str]:
     return ["GPU %s has %d MiB, the profile needs %d GiB" % (uuid, memory, need_gib)]
 
 
-def _busy(uuid: str, gpu: Json) -> List[str]:
+def _busy(uuid: str, gpu: Json, replaces: str) -> List[str]:
     if gpu["error"]:
         return ["GPU %s: %s" % (uuid, gpu["error"])]
     processes: List[Json] = gpu.get("processes", [])
+    if replaces and any(p["launch"] == replaces for p in processes):
+        strangers = [p for p in processes if p["launch"] != replaces]
+        return ["GPU %s is held by %s" % (uuid, _holder(p)) for p in strangers]
     if processes:
         return ["GPU %s is held by %s" % (uuid, _holder(p)) for p in processes]
     used = gpu.get("used_mib") or 0
@@ -204,7 +286,7 @@ def _holder(process: Json) -> str:
     )
 
 
-def _needs(node: Node, spec: Spec, probes: Probes) -> List[str]:
+def _needs(node: Node, spec: Spec, probes: Probes, replaces: str) -> List[str]:
     """RAM, shared memory and limits against what the profile asks for."""
     needs = {k: v for k, v in spec.needs.items() if v and not isinstance(v, bool)}
     wanted = {"ram_gib", "shm_gib", "nofile", "memlock"} & needs.keys()
@@ -219,7 +301,7 @@ def _needs(node: Node, spec: Spec, probes: Probes) -> List[str]:
         ("ram_gib", have["ram_free_mib"], "RAM"),
         ("shm_gib", have["shm_free_mib"], "/dev/shm"),
     ):
-        need = needs.get(name, 0)
+        need = 0 if replaces else needs.get(name, 0)
         if need and (free is None or free < need * 1024):
             found.append("%s: %s MiB free, the profile needs %s GiB" % (what, free, need))
     if spec.mode == "system":

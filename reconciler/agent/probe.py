@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import subprocess
 import sys
 from typing import Any, Callable, Dict, Iterator, List
 
 from . import containers, environment, netlink, nvml
 from .wire import Json
 
+VERSION_S = 6.0
+"""Less than a request may take. An engine that imports all of itself to tell its version may need
+longer on a cold disk: its version is then not known, and it is let through."""
+
+_VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
 _SYSFS = "/sys/class/infiniband"
 
 
@@ -53,6 +60,8 @@ def _system(request: Json) -> Iterator[Json]:
         "interfaces": lambda _: [dict(i._asdict()) for i in netlink.interfaces()],
         "resources": lambda root: resources(root),
         "containers": lambda _: containers.by_launch(environment.base(os.environ)),
+        "sizes": sizes,
+        "version": version,
         "paths": lambda paths: [path_state(p) for p in paths],
     }
     for name, argument in request.items():
@@ -122,6 +131,55 @@ def _free_mib(path: str) -> Any:
     except OSError:
         return None
     return stat.f_bavail * stat.f_frsize >> 20
+
+
+def sizes(paths: List[str]) -> Dict[str, int]:
+    """Bytes of each path: a file's, or of all files right in a folder (weights lie flat)."""
+    found = {}
+    for path in paths:
+        try:
+            if os.path.isdir(path):
+                with os.scandir(path) as entries:
+                    found[path] = sum(e.stat().st_size for e in entries if e.is_file())
+            else:
+                found[path] = os.stat(path).st_size
+        except OSError:
+            continue
+    return found
+
+
+_versions: Dict[Any, str] = {}
+
+
+def version(asked: List[str]) -> str:
+    """What `PROGRAM --version` says, once per file; empty where it says nothing in time."""
+    program, path = asked
+    try:
+        stat = os.stat(program)
+    except OSError:
+        return ""
+    key = (program, stat.st_mtime_ns, stat.st_size)
+    if key not in _versions:
+        env = {**environment.base(os.environ), "PATH": path}
+        _versions[key] = _version_line(program, env)
+    return _versions[key]
+
+
+def _version_line(program: str, env: Dict[str, str]) -> str:
+    try:
+        said = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=VERSION_S,
+            env=env,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = _VERSION.search(said.stdout[:4096].decode("utf-8", "replace"))
+    return match.group(1) if match and said.returncode == 0 else ""
 
 
 def path_state(path: str) -> Json:

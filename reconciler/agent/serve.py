@@ -41,6 +41,7 @@ class Session:
             "observe": self.observe,
             "lease": self.lease,
             "hold": self.hold,
+            "check": self.actor.check,
             "start": self.actor.start,
             "stop": self.actor.stop,
             "relabel": self.actor.relabel,

@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 
 class Segments:
-    """Which segments are the shard's; `look` while it lives, `remove` once nothing is left of it."""
+    """Which segments are the shard's: `look` while it lives, `remove` once nothing is left."""
 
     def __init__(
         self, since_boottime: float, known: Iterable[Segment] = (), folder: str = FOLDER

@@ -93,6 +93,10 @@ class Spec(NamedTuple):
     """None: not known (an older record, an engine that does not tell); the whole time is waited."""
     stop_signal: int
     boot_id: str
+    engine_version: str
+    """Least version of the engine that the profile asks for; empty: any."""
+    leader: str
+    """Rank 0's address."""
 
     @property
     def mark(self) -> str:
@@ -219,6 +223,8 @@ def parse(spec: Json) -> Spec:
         drain=None if drain is None else _drain(_Reader(drain, "drain.")),
         stop_signal=_signal(reader.text("stop_signal", "TERM")),
         boot_id=record["boot_id"],
+        engine_version=reader.text("engine_version", ""),
+        leader=next((p["address"] for p in record["places"] if p["rank"] == 0), ""),
     )
 
 

@@ -173,6 +173,7 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
         "health": to_json(shard.health),
         "require_paths": required_paths(resolved.model, node.pool) if shard.loads_model else [],
         "needs": to_json(profile.needs, compact=True),
+        "engine_version": profile.engine_version,
         "start_timeout_s": profile.start_timeout_s,
         "stop_grace_s": profile.stop_grace_s,
         "drain_s": profile.drain_s,

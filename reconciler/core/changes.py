@@ -111,6 +111,9 @@ class StopStep:
     reason: str
     voluntary: bool = True
     """False: a repair, or the rest of something that has ended."""
+    check: tuple[ShardSpec, ...] = ()
+    """What its successor will be told, where it is stopped first: the nodes are asked whether they
+    could start that, and only if all of them could is the stop sent. Its launch id is nobody's."""
     kind: str = "stop"
 
 

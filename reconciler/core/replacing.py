@@ -161,6 +161,11 @@ def _stop_first(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None
     stop, barred = stop_step(parts, old, voluntary=True)
     wait = wait or barred
     if wait is None:
+        check = parts.starter.rehearse(replica, seats)
+        if isinstance(check, Hold):
+            _blocked(parts, replica, old, check)
+            return
+        stop = dataclasses.replace(stop, check=check)
         if is_ready(replica):
             parts.budget.spend_stop(replica.placement, replica.model)
         parts.budget.spend_replace(replica.replica)

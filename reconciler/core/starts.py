@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from reconciler.core import build, ports
 from reconciler.core.access import Access
-from reconciler.core.changes import Hold, Reason, Seat, StartStep
+from reconciler.core.changes import Hold, Reason, Seat, ShardSpec, StartStep
 from reconciler.core.fit import Ask
 from reconciler.core.ids import IdSource, launch_id
 from reconciler.core.labels import LabelBook
@@ -23,6 +23,9 @@ from reconciler.core.verdict import JudgedReplica
 Seats = tuple[Seat, ...]
 Going = Mapping[str, tuple[str, ...]]
 """Launches that are about to end, with their nodes."""
+
+REHEARSAL = "check"
+"""Suffix of the launch id in a rehearsal. The id source is left alone: it is for real launches."""
 
 
 class Starter:
@@ -93,8 +96,35 @@ class Starter:
         """Keep seats for a replica that will start in a later pass."""
         self._placer.take(replica.placement, f"reserved for {replica.replica}", seats)
 
+    def rehearse(
+        self, replica: JudgedReplica, seats: Sequence[Seat]
+    ) -> tuple[ShardSpec, ...] | Hold:
+        """What each node of `seats` would be told; takes nothing, and the launch id is nobody's."""
+        return self._specs(replica, seats, launch_id(replica.replica, REHEARSAL))
+
     def start(self, replica: JudgedReplica, seats: Sequence[Seat]) -> StartStep | Hold:
         """The step that starts `replica` on `seats`, which are then taken."""
+        launch = launch_id(replica.replica, self._ids())
+        shards = self._specs(replica, seats, launch)
+        if isinstance(shards, Hold):
+            return shards
+        assert replica.effective is not None
+        self._placer.take(replica.placement, launch, seats)
+        for shard in shards:
+            block = shard.spec["places"][shard.spec["rank"]]["ports"]
+            self._ledger.take(shard.node, launch, (), block.values())
+        labels = self._labels.of(replica.placement, replica.replica, replica.ordinal)
+        return StartStep(
+            replica=replica.replica,
+            launch=launch,
+            seq=shards[0].spec["seq"],
+            fingerprint=replica.effective.fingerprint,
+            shards=tuple(replace(shard, labels=labels) for shard in shards),
+        )
+
+    def _specs(
+        self, replica: JudgedReplica, seats: Sequence[Seat], launch: str
+    ) -> tuple[ShardSpec, ...] | Hold:
         effective = replica.effective
         if effective is None or effective.profile is None:
             return rejected(replica)
@@ -113,10 +143,9 @@ class Starter:
                 ),
                 placement=replica.placement,
             )
-        launch = launch_id(replica.replica, self._ids())
         seq = max((j.view.seq for j in replica.launches), default=0) + 1
         try:
-            shards = build.build_specs(
+            return build.build_specs(
                 desired=self._desired,
                 placement=placement,
                 resolved=effective.profile,
@@ -136,17 +165,6 @@ class Starter:
                 message=str(error),
                 placement=replica.placement,
             )
-        self._placer.take(replica.placement, launch, seats)
-        for node in nodes:
-            self._ledger.take(node, launch, (), block.values())
-        labels = self._labels.of(replica.placement, replica.replica, replica.ordinal)
-        return StartStep(
-            replica=replica.replica,
-            launch=launch,
-            seq=seq,
-            fingerprint=effective.fingerprint,
-            shards=tuple(replace(shard, labels=labels) for shard in shards),
-        )
 
     def _may_mix(self, placement: Placement, resolved: ResolvedProfile) -> bool:
         if placement.name not in self._mixed:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from reconciler.core.changes import Plan, Reason, Symbol
+from reconciler.core.changes import Hold, Plan, Reason, Symbol
 from reconciler.core.verdict import Verdict
 from reconciler.errors import Exit
 from reconciler.report.passreport import (
@@ -57,6 +58,27 @@ def exit_code(
     held = any(h.reason not in IN_PASSING for h in plan.holds)
     failed = any(step.result != DONE for step in steps)
     return Exit.PARTIAL if held or failed or unpublished else Exit.OK
+
+
+def with_unfit(plan: Plan, steps: Iterable[StepOutcome]) -> Plan:
+    """`plan` with a hold for each launch that was left running: its successor could not start."""
+    found: dict[str, dict[str, str]] = {}
+    for step in steps:
+        if step.kind == "check" and step.code == "preflight":
+            found.setdefault(step.subject, {})[step.node] = step.message
+    placements = {
+        step.launch: (change.address, change.placement)
+        for change in plan.changes
+        for step in change.steps
+        if step.kind == "stop"
+    }
+    holds = []
+    for launch, nodes in found.items():
+        replica, placement = placements[launch]
+        said = "; ".join(f"{node}: {message}" for node, message in sorted(nodes.items()))
+        message = f"{launch} is left running: its successor could not start; {said}"
+        holds.append(Hold(f"replica {replica}", Reason.PREFLIGHT_FAILED, message, placement, nodes))
+    return replace(plan, holds=(*plan.holds, *holds)) if holds else plan
 
 
 def dry_exit_code(plan: Plan, *, detailed: bool) -> Exit:

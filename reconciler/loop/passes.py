@@ -144,6 +144,7 @@ def act(
         published = publishing.publish_before(edges, decision, held, request.cancelled)
         watch.lap("publish")
         steps = _apply(edges, request, decision, held)
+        decision = replace(decision, plan=outcome.with_unfit(decision.plan, steps))
         watch.lap("apply")
         published = publishing.publish_after(edges, decision, steps, published)
         watch.lap("publish")

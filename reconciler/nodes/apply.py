@@ -33,6 +33,7 @@ from reconciler.nodes.protocol import LeaseResult, NodeRefused, ReplyLost, expla
 
 MAX_WORKERS = 128
 """Requests under way at once, over all nodes."""
+CHECK = "check"
 CANCEL_POLL_S = 0.2
 """How soon a cancelled pass notices, while requests are under way."""
 
@@ -124,6 +125,8 @@ class _LaneState:
 
     steps: deque[list[Call]] = field(default_factory=deque)
     open: int = 0
+    sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Path → its size on each node that was asked whether it could start."""
     failed: StepResult | None = None
 
 
@@ -201,9 +204,8 @@ class _Run:
         while lane.steps and not lane.open:
             calls = lane.steps.popleft()
             if lane.failed is not None:
-                why = f"{lane.failed.kind} on {lane.failed.node} was not done"
                 for call in calls:
-                    self._record(call, _skipped(call, lane.failed.code, why))
+                    self._record(call, _after(call, lane.failed))
                 continue
             lane.open = len(calls)
             for call in calls:
@@ -251,6 +253,11 @@ class _Run:
         try:
             said = self._pool.request(self._desired, call.node, call.kind, **fence, **call.fields)
             code = str(said.get("state", ""))
+            if call.kind == CHECK and said.get("findings"):
+                result, code, reason = Outcome.REFUSED, "preflight", Reason.PREFLIGHT_FAILED
+                message = "; ".join(map(str, said["findings"]))
+            elif call.kind == CHECK:
+                self._lanes[call.lane].sizes[call.node] = dict(said.get("sizes") or {})
         except NodeRefused as error:
             result, code = Outcome.REFUSED, error.code
             message, reason = explain(error), reason_of(error)
@@ -270,9 +277,13 @@ class _Run:
     def _close(self, call: Call, result: StepResult) -> None:
         lane = self._lanes[call.lane]
         lane.open -= 1
+        if call.kind == CHECK and result.result is Outcome.DONE and not lane.open:
+            result = _unequal(call, lane.sizes) or result
         if result.result is not Outcome.DONE and lane.failed is None:
             lane.failed = result
-        self._record(call, result)
+        if call.kind != CHECK or result.result is not Outcome.DONE:
+            # A check that found nothing is no step: what follows it tells.
+            self._record(call, result)
         self._next_step(call.lane)
 
     def _record(self, call: Call, result: StepResult) -> None:
@@ -302,18 +313,55 @@ def _skipped(call: Call, code: str, message: str, reason: Reason | None = None) 
     return StepResult(call.kind, call.launch, call.node, Outcome.SKIPPED, code, message, reason)
 
 
+def _after(call: Call, failed: StepResult) -> StepResult:
+    """Not sent because of the step before it; a check that found something says what."""
+    if failed.kind != CHECK:
+        return _skipped(call, failed.code, f"{failed.kind} on {failed.node} was not done")
+    why = f"left running: its successor could not start on {failed.node}: {failed.message}"
+    return _skipped(call, failed.code, why, failed.reason)
+
+
+def _unequal(call: Call, sizes: Mapping[str, Mapping[str, Any]]) -> StepResult | None:
+    """A path that has not the same size on every rank's node: a copy that was cut off."""
+    found: dict[str, dict[str, Any]] = {}
+    for node, told in sorted(sizes.items()):
+        for path, size in told.items():
+            found.setdefault(path, {})[node] = size
+    said = [
+        f"{path} differs: " + ", ".join(f"{size} bytes on {node}" for node, size in by.items())
+        for path, by in found.items()
+        if len(set(by.values())) > 1
+    ]
+    if not said:
+        return None
+    message, reason = "; ".join(said), Reason.PREFLIGHT_FAILED
+    return StepResult(CHECK, call.launch, call.node, Outcome.REFUSED, "preflight", message, reason)
+
+
 def _lanes(steps: tuple[Step, ...]) -> dict[str, _LaneState]:
     """Steps by replica, each as the calls that it makes at once."""
     lanes: dict[str, _LaneState] = {}
     order = 0
     for step in steps:
         name = f"launch {step.launch}" if isinstance(step, AdoptStep) else step.replica
+        checks = list(_checks(step, name, order))
+        order += len(checks)
+        if checks:
+            lanes.setdefault(name, _LaneState()).steps.append(checks)
         calls = []
         for node, fields, labels in _requests(step):
             calls.append(Call(order, name, step.kind, step.launch, node, fields, labels))
             order += 1
         lanes.setdefault(name, _LaneState()).steps.append(calls)
     return lanes
+
+
+def _checks(step: Step, lane: str, order: int) -> Iterator[Call]:
+    """Questions before a stop whose successor needs its place: could that start?"""
+    if isinstance(step, StopStep):
+        for number, shard in enumerate(step.check):
+            fields = {"spec": to_json(shard.spec), "replaces": step.launch}
+            yield Call(order + number, lane, CHECK, step.launch, shard.node, fields)
 
 
 def _requests(step: Step) -> Iterator[tuple[str, dict[str, Any], Labels | None]]:

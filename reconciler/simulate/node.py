@@ -106,6 +106,7 @@ class SimNode:
             "hello": self._hello,
             "observe": self._observe,
             "lease": self._lease,
+            "check": self._check,
             "start": self._start,
             "stop": self._stop,
             "relabel": self._relabel,
@@ -153,6 +154,18 @@ class SimNode:
         finally:
             self.locked = False
         return stored
+
+    def _check(self, fields: Mapping[str, Any]) -> Work:
+        """What a start would refuse; the one beside `replaces`, which will have ended."""
+        yield "check: looked"
+        found = []
+        if self.hold and self.hold.launch in ("", fields["spec"]["launch"]):
+            found.append(f"{self.name} is held by {self.hold.who}: {self.hold.reason}")
+        try:
+            self._refuse_taken(fields["spec"], str(fields.get("replaces", "")))
+        except Refused as error:
+            found.append(error.message)
+        return {"findings": found, "sizes": {}, "engine_version": "", "notes": []}
 
     def _start(self, fields: Mapping[str, Any]) -> Work:
         yield from self._lock()
@@ -268,7 +281,7 @@ class SimNode:
             raise Refused("not-found", f"{self.name} has no launch {name}")
         return self.launches[name]
 
-    def _refuse_taken(self, spec: Mapping[str, Any]) -> None:
+    def _refuse_taken(self, spec: Mapping[str, Any], replaces: str = "") -> None:
         mine = own_place(spec)
         present = {g.uuid for g in self.gpus if g.uuid not in self.lost_gpus}
         for gpu in mine["gpus"]:
@@ -279,7 +292,7 @@ class SimNode:
         if "no-taken-check" in self.bugs:
             return
         for name, other in self.launches.items():
-            if not other.alive or name == spec["launch"]:
+            if not other.alive or name in (spec["launch"], replaces):
                 continue  # Under the lock, a record without a process is a start that was cut off.
             theirs = own_place(other.spec)
             gpus = sorted(set(mine["gpus"]) & set(theirs["gpus"]))

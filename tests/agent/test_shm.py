@@ -62,7 +62,11 @@ def start_leaving(node: Node, specs: Specs, launch: str) -> list[str]:
     node.start(specs.shell(launch, [sys.executable, "-c", LEAVES]))
     folder = node.root / "launches" / launch
     names = read_names(folder)
-    poll(lambda: recorded(folder), lambda found: set(names) <= found)
+    missing = poll(
+        lambda: {n: (SHM / n).exists() for n in set(names) - recorded(folder)},
+        lambda found: not any(found.values()),
+    )
+    assert missing == {}, "another program of this user removed them"
     return names
 
 

@@ -335,3 +335,33 @@ def test_a_reboot_ends_what_ran_and_starts_nothing_by_itself(led: Target) -> Non
     led.lease("a")
     assert led.start(spec) == {"state": "ended"}
     assert led.start(led.spec(seq=2)) == {"state": "started"}
+
+
+# --- Asking before acting -----------------------------------------------------------------------
+
+
+def test_a_check_needs_no_lease_and_leaves_nothing(target: Target) -> None:
+    assert target.client.request("check", spec=target.spec())["findings"] == []
+    assert target.observe().shards == ()
+
+
+def test_a_check_says_what_a_start_would_refuse(led: Target) -> None:
+    held = led.spec()
+    led.start(held)
+    found = led.client.request("check", spec=led.spec(port=23917))["findings"]
+    assert len(found) == 1
+    assert held["launch"] in found[0]
+
+
+def test_what_the_replaced_launch_holds_does_not_count_in_a_check(led: Target) -> None:
+    held = led.spec()
+    led.start(held)
+    asked = led.spec(port=23917)
+    told = led.client.request("check", spec=asked, replaces=held["launch"])
+    assert told["findings"] == []
+
+
+def test_a_held_node_says_so_in_a_check(led: Target) -> None:
+    led.client.request("hold", set={"who": "ann", "reason": "new fans", "for_s": 60})
+    assert "new fans" in " ".join(led.client.request("check", spec=led.spec())["findings"])
+    led.client.request("hold", clear=True)

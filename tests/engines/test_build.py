@@ -40,7 +40,7 @@ def test_a_spec_has_every_field_of_the_protocol() -> None:
         *("format", "fleet", "launch", "replica", "seq", "rank", "places", "mode", "restart"),
         *("fingerprint", "profile", "gpu_source", "gpu_index", "address", "network", "commands"),
         *("files", "container", "health", "require_paths", "needs", "start_timeout_s"),
-        *("stop_grace_s", "drain_s", "stop_signal", "drain"),
+        *("stop_grace_s", "drain_s", "stop_signal", "drain", "engine_version"),
     }
 
 

@@ -287,3 +287,65 @@ def test_a_thousand_steps_on_one_silent_node_cost_one_request() -> None:
     report = run(nodes, plan(*(stop(f"chat-{i}", "a") for i in range(1000))))
     assert len(nodes.calls) == 1
     assert len(report.results) == 1000
+
+
+# --- A stop that waits for a check -------------------------------------------------------------
+
+
+def checked_stop(replica: str, *nodes: str) -> StopStep:
+    shards = tuple(
+        ShardSpec(n, {"launch": f"{replica}-check", "rank": i}, Labels())
+        for i, n in enumerate(nodes)
+    )
+    return StopStep(replica, f"{replica}-old", nodes, "stale", check=shards)
+
+
+def finding(told: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """Nodes that answer a check with `told`, by name."""
+    return lambda node, op, fields: told.get(node, {}) if op == "check" else obey(node, op, fields)
+
+
+def test_a_launch_is_stopped_once_every_node_could_start_its_successor() -> None:
+    nodes = Nodes()
+    report = run(nodes, plan(checked_stop("chat-0", "a", "b")))
+    assert sorted(nodes.calls[:2]) == [
+        ("check", "chat-0-check", "a"),
+        ("check", "chat-0-check", "b"),
+    ]
+    assert {f["replaces"] for f in nodes.fields[:2]} == {"chat-0-old"}
+    assert outcomes(report) == [("stop", "a", "done"), ("stop", "b", "done")]
+
+
+def test_a_finding_on_one_node_leaves_the_launch_running_and_tells_all_of_them() -> None:
+    said = {"a": {"findings": ["path /m: absent", "RAM: 1 MiB free"]}, "b": {"findings": ["x"]}}
+    nodes = Nodes(finding(said))
+    report = run(nodes, plan(checked_stop("chat-0", "a", "b"), start("chat-0", "a")))
+    assert {op for op, _, _ in nodes.calls} == {"check"}
+    refused = [r for r in report.results if r.result is Outcome.REFUSED]
+    assert [(r.node, r.reason, r.message) for r in refused] == [
+        ("a", Reason.PREFLIGHT_FAILED, "path /m: absent; RAM: 1 MiB free"),
+        ("b", Reason.PREFLIGHT_FAILED, "x"),
+    ]
+    skipped = [r for r in report.results if r.result is Outcome.SKIPPED]
+    assert [r.kind for r in skipped] == ["stop", "stop", "start"]
+    assert skipped[0].reason is Reason.PREFLIGHT_FAILED
+    assert "left running" in skipped[0].message
+
+
+def test_a_model_of_another_size_on_one_node_leaves_the_launch_running() -> None:
+    nodes = Nodes(finding({"a": {"sizes": {"/m": 10}}, "b": {"sizes": {"/m": 9}}}))
+    report = run(nodes, plan(checked_stop("chat-0", "a", "b")))
+    assert {op for op, _, _ in nodes.calls} == {"check"}
+    assert report.results[0].message == "/m differs: 10 bytes on a, 9 bytes on b"
+
+
+def test_a_check_without_an_answer_stops_nothing() -> None:
+    def silent(node: str, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if op == "check":
+            raise NodeUnseen("node a", LookError.UNREACHABLE, "silent")
+        return obey(node, op, fields)
+
+    nodes = Nodes(silent)
+    report = run(nodes, plan(checked_stop("chat-0", "a")))
+    assert [op for op, _, _ in nodes.calls] == ["check"]
+    assert outcomes(report) == [("check", "a", "failed"), ("stop", "a", "skipped")]
