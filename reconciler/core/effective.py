@@ -87,9 +87,11 @@ def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) 
     failed.sort(key=lambda pair: (pair[1].fault is not Fault.COMMAND, pair[0].view.launch))
     if failed and failed[0][1].fault is Fault.COMMAND:
         return f"{failed[0][0].view.launch} {failed[0][1].reason}"
+    if len(failed) < FAILURES_TO_REJECT:
+        return ""
     nodes = {p.node for s, _ in failed for p in s.view.places}
     needed = min(facts.fitting_nodes(), facts.profile.profile.nodes + 1)
-    if len(failed) < FAILURES_TO_REJECT or len(nodes) < needed:
+    if len(nodes) < needed:
         return ""
     return f"{len(failed)} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
 

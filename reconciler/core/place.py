@@ -42,8 +42,8 @@ class Scan:
     scope: Mapping[str, Node]
     fits: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    dirty: set[str] = field(default_factory=set)
-    """Nodes on which something was given away since."""
+    seen: int = 0
+    """How much of what was given away is in it (`Placer._taken`)."""
 
 
 class Placer:
@@ -65,6 +65,8 @@ class Placer:
         self._beside = dict(beside)
         """(placement, node) → its live launches there."""
         self._scans: dict[tuple[object, ...], Scan] = {}
+        self._taken: list[str] = []
+        """Nodes of all that was given away, in order."""
 
     def place(self, ask: Ask) -> tuple[Seat, ...] | None:
         """Seats in rank order, without taking them; None: `explain` says why not."""
@@ -83,8 +85,7 @@ class Placer:
             self._ledger.take(seat.node, launch, seat.gpus)
             key = (placement, seat.node)
             self._beside[key] = self._beside.get(key, 0) + 1
-            for scan in self._scans.values():
-                scan.dirty.add(seat.node)
+            self._taken.append(seat.node)
 
     # --- which nodes ---------------------------------------------------------------------------
 
@@ -106,8 +107,13 @@ class Placer:
     def _scan(self, ask: Ask) -> Scan:
         """What was found for this kind of ask, brought up to date."""
         profile, needs = ask.resolved.profile, ask.resolved.profile.needs
+        placement = ask.placement
+        # All that `meant` and `_look` read, and not the placement's name: most of them ask alike.
         key = (
-            ask.placement.name,
+            placement.pool,
+            placement.nodes,
+            tuple(sorted(placement.selector.items())),
+            placement.fabric,
             ask.only,
             ask.mixed,
             profile.gpu_class,
@@ -118,9 +124,13 @@ class Placer:
         if scan is None:
             nodes = (self._desired.nodes[name] for name in sorted(self._desired.nodes))
             scope = {node.name: node for node in nodes if meant(ask, node)}
-            scan = self._scans[key] = Scan(scope, dirty=set(scope))
+            scan = self._scans[key] = Scan(scope)
+            dirty: Iterable[str] = scope
+        else:
+            dirty = sorted(scan.scope.keys() & set(self._taken[scan.seen :]))
+        scan.seen = len(self._taken)
         plain = replace(ask, without={}) if ask.without else ask
-        for name in sorted(scan.dirty & scan.scope.keys()):
+        for name in dirty:
             scan.fits.pop(name, None)
             scan.refused.pop(name, None)
             found, why = self._look(plain, scan.scope[name])
@@ -128,7 +138,6 @@ class Placer:
                 scan.refused[name] = why
             else:
                 scan.fits[name] = found
-        scan.dirty.clear()
         return scan
 
     def _look(self, ask: Ask, node: Node) -> tuple[tuple[Candidate, ...], str]:
