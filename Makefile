@@ -37,7 +37,8 @@ fuzz: $(STAMP)  ## FUZZ_S=60 seconds of coverage-guided fuzzing of the fleet rep
 	$(BIN)/pip install --quiet --require-hashes --no-deps --upgrade --target .cache/fuzz/lib --requirement tests/fleet/requirements-fuzz.txt
 	PYTHONPATH=.cache/fuzz/lib nice -n 19 $(BIN)/python -m tests.fleet.fuzz_atheris .cache/fuzz/corpus -max_total_time=$(FUZZ_S) -artifact_prefix=.cache/fuzz/
 
-bench: $(STAMP)  ## the node edge against its goals, beside the peers that are installed
+bench: $(STAMP)  ## the fleet repo and the node edge against their goals, beside the peers that are installed
+	$(BIN)/python tools/bench_fleet.py
 	$(BIN)/python tools/bench_nodes.py
 
 lab: N ?= 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from engines.base import Engine
 from engines.command import CommandEngine
@@ -18,6 +18,9 @@ from engines.llamacpp import LlamaCpp
 from engines.sglang import Sglang
 from engines.sim import Sim
 from engines.vllm import Vllm
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUP = "fleet_reconciler.engines"
 
@@ -89,4 +92,11 @@ def _load(point: metadata.EntryPoint) -> Engine:
     return made
 
 
-DEFAULT = Registry(BUILT_IN, lambda: metadata.entry_points(group=GROUP))
+def _installed() -> Iterable[metadata.EntryPoint]:
+    # Imported late: it is 10 ms, which only a command that looks an engine up has to pay.
+    from importlib import metadata
+
+    return metadata.entry_points(group=GROUP)
+
+
+DEFAULT = Registry(BUILT_IN, _installed)

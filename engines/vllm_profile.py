@@ -18,8 +18,10 @@ def dp_local(profile: EngineProfile) -> int:
 
 def transfers_kv(profile: EngineProfile) -> bool:
     """Whether it hands its KV cache to others, by a side channel that binds a port."""
+    # Asked for every launch; whatever spelling stands for the flag has its first letters.
     return any(
-        checks.flag_values(flags.table("vllm"), args, "--kv-transfer-config")
+        any("kv" in arg for arg in args)
+        and checks.flag_values(flags.table("vllm"), args, "--kv-transfer-config")
         for _, args in checks.arguments(profile)
     )
 

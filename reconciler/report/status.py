@@ -7,8 +7,9 @@ first match wins, so that a state can be looked up instead of traced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Symbol
 from reconciler.core.model import PER_NODE, Desired, Placement
@@ -126,22 +127,48 @@ def _is_rejected(replica: JudgedReplica) -> bool:
 
 def placement_statuses(desired: Desired, diff: Diff, plan: Plan) -> tuple[PlacementStatus, ...]:
     """One status per placement of the revision, by name."""
+    sorted_out = _BySubject(
+        _by_placement(diff.replicas), _by_placement(plan.changes), _by_placement(plan.holds)
+    )
     return tuple(
-        _status(desired, _facts(placement, diff, plan))
+        _status(desired, _facts(placement, sorted_out, plan))
         for _, placement in sorted(desired.placements.items())
     )
 
 
-def _facts(placement: Placement, diff: Diff, plan: Plan) -> _Facts:
-    replicas = tuple(r for r in diff.replicas if r.placement == placement.name)
+class _Placed(Protocol):
+    @property
+    def placement(self) -> str: ...
+
+
+P = TypeVar("P", bound=_Placed)
+
+
+def _by_placement(items: Iterable[P]) -> Mapping[str, Sequence[P]]:
+    """Once for all placements: asked one by one, a large fleet would be walked for each."""
+    found: dict[str, list[P]] = {}
+    for item in items:
+        found.setdefault(item.placement, []).append(item)
+    return found
+
+
+@dataclass(frozen=True)
+class _BySubject:
+    replicas: Mapping[str, Sequence[JudgedReplica]]
+    changes: Mapping[str, Sequence[Change]]
+    holds: Mapping[str, Sequence[Hold]]
+
+
+def _facts(placement: Placement, found: _BySubject, plan: Plan) -> _Facts:
+    replicas = tuple(found.replicas.get(placement.name, ()))
     wanted = [r for r in replicas if r.wanted]
     addresses = {r.replica for r in replicas}
     count = len(wanted) if placement.replicas == PER_NODE else int(placement.replicas)
     return _Facts(
         placement=placement,
         replicas=replicas,
-        changes=tuple(c for c in plan.changes if c.placement == placement.name),
-        holds=tuple(h for h in plan.holds if h.placement == placement.name),
+        changes=tuple(found.changes.get(placement.name, ())),
+        holds=tuple(found.holds.get(placement.name, ())),
         guards=tuple(
             g
             for g in plan.guards
