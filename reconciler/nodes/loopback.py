@@ -12,6 +12,7 @@ one of its machine ids. The folder itself belongs to the caller.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from types import TracebackType
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from reconciler.agent import cgroup
 from reconciler.errors import SettingsError
 from reconciler.nodes import processes
 
@@ -231,6 +233,8 @@ class LoopbackFleet:
             server.wait()
         self._servers.clear()
         processes.sweep(lambda: self._find(sorted(self._machine_ids), None))
+        for node in self.nodes.values():
+            remove_groups(node.root)
         self._claim.close()
 
     # --- how it is done ------------------------------------------------------------------------
@@ -321,6 +325,18 @@ class LoopbackFleet:
             f"sshd does not answer on {node.address}:{node.port}",
             f"its log ends: {log[-400:].strip() or '(empty)'}",
         )
+
+
+def remove_groups(root: Path) -> None:
+    """Take away the cgroups that a node's launches name in their records, where they are empty.
+
+    A supervisor that was killed cannot do it, and nobody else knows that they are to go.
+    """
+    for path in root.glob("launches/*/status.json"):
+        with suppress(OSError, ValueError):
+            group = json.loads(path.read_text()).get("cgroup")
+            if isinstance(group, str) and cgroup.belongs(group, path.parent.name):
+                cgroup.remove(group)
 
 
 def find_sshd() -> str:
