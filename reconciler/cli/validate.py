@@ -20,7 +20,8 @@ def validate(
 ) -> int:
     """Check the fleet repo: the working tree, or the commit that --ref names.
 
-    Needs no node and no network. Exit code 0: nothing is wrong; 1: something is.
+    Needs no node, and the network only for a repo that is a URL. Exit code 0: nothing is wrong; 1:
+    something is.
     """
     from reconciler.fleet import findings as told
 
@@ -31,6 +32,10 @@ def validate(
             loaded = session.source.check(session.revision())
     texts = {"text": told.as_text, "json": told.as_json, "github": told.as_github}
     click.echo(texts[output](loaded.findings).rstrip("\n"))
+    if output == "github":
+        say(told.summary(loaded.findings))  # the annotations themselves have no count
+    if strict and not told.errors(loaded.findings) and loaded.findings:
+        say("Warnings are errors (--strict).")
     revision = loaded.desired.revision if loaded.desired else None
     if output == "text" and revision is not None and revision.dirty and revision.commit:
         say("This is the working tree; it differs from HEAD.")

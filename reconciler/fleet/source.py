@@ -20,7 +20,7 @@ from pygit2.enums import SortMode
 from reconciler.core.model import Desired, Revision
 from reconciler.errors import GitError, InvalidFleet
 from reconciler.fleet.fetcher import Fetcher
-from reconciler.fleet.findings import Finding, errors, nearest, quoted, summary
+from reconciler.fleet.findings import Finding, errors, listed, nearest, quoted, summary
 from reconciler.fleet.limits import Limits
 from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_plain
 from reconciler.fleet.load import Loaded, inventory, load
@@ -119,9 +119,7 @@ class Source:
         try:
             if ref is None:
                 if repo.head_is_unborn:
-                    raise GitError(
-                        "HEAD", "the repository has no commit yet", "commit the fleet repo"
-                    )
+                    raise self._unborn()
                 name = "HEAD" if repo.head_is_detached else repo.head.shorthand
                 commit = repo.head.peel(pygit2.Commit)
             else:
@@ -187,14 +185,24 @@ class Source:
             f"repo {self._folder}", "it is not a git repository", "run 'git init' there and commit"
         )
 
+    def _unborn(self) -> GitError:
+        names = self._names()
+        if not names:
+            return GitError("HEAD", "the repository has no commit yet", "commit the fleet repo")
+        hint = f"name one by --ref: there are {listed(names)}"
+        return GitError("HEAD", "it names a branch that has no commit", hint)
+
     def _no_ref(self, ref: str, error: Exception) -> GitError:
-        try:
-            names = [r.split("/", 2)[-1] for r in self._need_repo().references]
-        except pygit2.GitError:
-            names = []
         return GitError(
-            f"ref {quoted(ref)}", "it names no commit", nearest(ref, names) or str(error)
+            f"ref {quoted(ref)}", "it names no commit", nearest(ref, self._names()) or str(error)
         )
+
+    def _names(self) -> list[str]:
+        """Branches and tags, without what git puts before them."""
+        try:
+            return [r.split("/", 2)[-1] for r in self._need_repo().references]
+        except pygit2.GitError:
+            return []
 
     # --- reading ---
 

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import click
+import pygit2
 import pytest
 
 import reconciler
@@ -189,6 +190,55 @@ def test_findings_as_github_annotations(cli: Cli, example: FleetRepo) -> None:
     example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
     ran = cli("validate", "-o", "github", repo=example)
     assert ran.out.startswith("::error file=placements/sim.yaml,line=5")
+
+
+def test_github_gets_the_count_beside_the_annotations(cli: Cli, example: FleetRepo) -> None:
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
+    ran = cli("validate", "-o", "github", repo=example)
+    assert (ran.code, ran.err) == (1, "1 error in 1 file\n")
+    assert all(line.startswith("::") for line in ran.out.splitlines())
+
+
+def test_strict_makes_a_warning_end_with_1(cli: Cli, example: FleetRepo) -> None:
+    models = [{"kind": "Model", "name": name, "served_names": ["one"]} for name in ("a", "b")]
+    example.write("catalog/twice.yaml", *models)
+    lax, strict = cli("validate", repo=example), cli("validate", "--strict", repo=example)
+    assert "1 warning in 1 file" in lax.out
+    assert (lax.code, strict.code) == (0, 1)
+    assert strict.out == lax.out
+    assert "--strict" in strict.err
+
+
+def test_a_url_without_a_checkout_validates_at_any_ref(
+    cli: Cli, example: FleetRepo, tmp_path: Path
+) -> None:
+    good = example.commit("good")
+    example.replace("placements/sim.yaml", "replicas: 4", "replicas: four")
+    example.commit("broken")
+    repo = pygit2.Repository(str(example.folder))
+    repo.create_reference("refs/tags/v1", good)
+    bare = tmp_path / "bare.git"
+    pygit2.clone_repository(str(example.folder), str(bare), bare=True)
+    for location in (str(bare), f"file://{bare}", f"file://{example.folder}"):
+        codes = {
+            ref: cli("validate", "--repo", location, "--ref", ref).code for ref in ("v1", good)
+        }
+        assert codes == {"v1": 0, good: 0}, location
+        head = cli("validate", "--repo", location)
+        assert (head.code, "placements/sim.yaml:5" in head.out) == (1, True), location
+    assert cli("validate", repo=example).code == 1
+    assert cli("validate", "--ref", "v1", repo=example).code == 0
+
+
+def test_a_head_without_a_commit_names_what_there_is(
+    cli: Cli, example: FleetRepo, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare.git"
+    pygit2.clone_repository(str(example.folder), str(bare), bare=True)
+    pygit2.Repository(str(bare)).set_head("refs/heads/master")
+    ran = cli("validate", "--repo", str(bare))
+    assert ran.code == 1
+    assert "there are main" in ran.err
 
 
 def test_a_dry_run_of_an_invalid_tree_tells_the_findings_and_ends_with_1(
