@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reconciler.core.backoff import KEPT_FAILURES
 from reconciler.core.endings import Ending, Fault
 from reconciler.core.model import Placement, ResolvedProfile
 from reconciler.core.verdict import Effective
 from reconciler.core.views import Sighting
 
 FAILURES_TO_REJECT = 3
+FAILURES_WITHOUT_SECOND_NODE = 5
+"""So many reject without a second node's opinion. Nodes that fit by their documents may all be
+full: the failures then stay on one node, and nothing would ever end them."""
 
 Launches = Sequence[tuple[Sighting, Ending | None]]
 """Of one replica, newest first."""
@@ -36,7 +40,8 @@ class Facts:
     retries: Mapping[str, int]
     """Replica → seq up to which failures are forgiven."""
     fitting_nodes: Callable[[], int]
-    """How many nodes today's profile could be started on, by the documents."""
+    """How many nodes could take today's profile, by the documents and by who answers; whether they
+    are full is not counted: what this placement itself starts and stops would change the answer."""
     repairs_only: bool = False
     """The revision is in force under a head that is not: nothing moves on to another profile."""
 
@@ -76,9 +81,10 @@ def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) 
     """Why today's profile is rejected in this placement; empty: it is not."""
     if facts.ready_anywhere(facts.fingerprint):
         return ""
+    everything = list(launches)
     failed = [
         (s, end)
-        for s, end in launches
+        for s, end in everything
         if end is not None
         and end.failed
         and s.view.fingerprint == facts.fingerprint
@@ -91,9 +97,43 @@ def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) 
         return ""
     nodes = {p.node for s, _ in failed for p in s.view.places}
     needed = min(facts.fitting_nodes(), facts.profile.profile.nodes + 1)
-    if len(nodes) < needed:
+    if len(failed) < FAILURES_TO_REJECT:
         return ""
-    return f"{len(failed)} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
+    count = _counted(facts, everything, [s for s, _ in failed])
+    if len(nodes) < needed and count < FAILURES_WITHOUT_SECOND_NODE:
+        return ""
+    return f"{count} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
+
+
+def _counted(
+    facts: Facts,
+    everything: Iterable[tuple[Sighting, Ending | None]],
+    failed: Sequence[Sighting],
+) -> int:
+    """How many launches failed, with those whose records the nodes have swept since.
+
+    Of each replica a node keeps three that failed; between the oldest of them and the last that
+    was something else, seq tells how many there were.
+    """
+    ours = {s.view.launch for s in failed}
+    floor: dict[str, int] = {}
+    oldest: dict[str, int] = {}
+    kept: dict[str, int] = {}
+    for s in failed:
+        replica = s.view.replica
+        oldest[replica] = min(s.view.seq, oldest.get(replica, s.view.seq))
+        kept[replica] = kept.get(replica, 0) + 1
+    for s, _ in everything:
+        replica = s.view.replica
+        if s.view.launch not in ours and s.view.seq < oldest.get(replica, 0):
+            floor[replica] = max(s.view.seq, floor.get(replica, 0))
+    total = 0
+    for replica, count in kept.items():
+        total += count
+        if count >= KEPT_FAILURES:
+            since = max(floor.get(replica, 0), facts.retries.get(replica, 0))
+            total += max(0, oldest[replica] - 1 - since)
+    return total
 
 
 def _proven_at_a_glance(facts: Facts, wanted: Mapping[str, Launches]) -> bool:

@@ -15,7 +15,7 @@ from reconciler.core.backoff import backoff
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import Ending
 from reconciler.core.fast import made
-from reconciler.core.model import Placement
+from reconciler.core.model import NodeState, Placement
 from reconciler.core.verdict import (
     Backoff,
     Effective,
@@ -96,7 +96,11 @@ class Pass:
     # --- inside ---
 
     def _fitting(self, placement: Placement) -> int:
-        return len(wanted.fitting(placement, self.catalog))
+        """Nodes that could take the placement: a cordoned or silent one has no second opinion."""
+        return sum(
+            node.state is NodeState.ACTIVE and node.name not in self.sightings.silent
+            for node in wanted.fitting(placement, self.catalog)
+        )
 
     def _matching(
         self, placement: Placement, want: Want, sighting: Sighting, profile: Effective

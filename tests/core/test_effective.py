@@ -201,6 +201,39 @@ def test_three_failures_on_the_only_node_that_fits_reject() -> None:
     assert effective(world, "chat-0").rejected
 
 
+def test_five_failures_on_one_node_reject_where_a_second_that_fits_was_always_full() -> None:
+    assert not effective(crash(EDITED, "chat-0", "gpu-d", 4), "chat-0").rejected
+    found = effective(crash(EDITED, "chat-0", "gpu-d", 5), "chat-0")
+    assert found.rejected
+    assert "5 launches failed on gpu-d" in found.reason
+
+
+def test_failures_whose_records_are_swept_are_counted_by_seq() -> None:
+    def kept(*seqs: int) -> World:
+        world = EDITED
+        for seq in seqs:
+            world = world.launch("chat-0", on="gpu-d", state="crashed", seq=seq)
+        return world
+
+    # chat-0-s1 serves with the old profile: 2 and 3 are gone from the node, 4 to 6 are there.
+    found = effective(kept(4, 5, 6), "chat-0")
+    assert found.rejected
+    assert "5 launches failed" in found.reason
+    assert not effective(kept(3, 4, 5), "chat-0").rejected
+    assert not effective(kept(4, 5, 6).retry("chat-0", 3), "chat-0").rejected
+
+
+def test_a_node_that_cannot_take_it_is_no_second_one_to_wait_for() -> None:
+    failed = crash(EDITED, "chat-0", "gpu-d", 3)
+    others = ("gpu-a", "gpu-b", "gpu-c")
+    assert not effective(failed, "chat-0").rejected
+    cordoned = failed
+    for name in others:
+        cordoned = cordoned.edit_node(name, state="cordoned")
+    assert effective(cordoned, "chat-0").rejected
+    assert effective(failed.silent(*others, remembered=True), "chat-0").rejected
+
+
 def test_one_failure_by_its_own_command_rejects_at_once() -> None:
     world = EDITED.edit("llama", engine="vllm")
     tail = ("vllm serve: error: unrecognized arguments: --ctx",)
