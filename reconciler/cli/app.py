@@ -21,6 +21,7 @@ COMMANDS = {
     "status": "reconciler.cli.status",
     "observe": "reconciler.cli.observe",
     "command": "reconciler.cli.describe",
+    "simulate": "reconciler.cli.simulate",
     "logs": "reconciler.cli.logs",
     "retry": "reconciler.cli.people",
     "approve": "reconciler.cli.people",

@@ -107,13 +107,6 @@ def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) ->
 
 def guarded(plan: Plan) -> tuple[ApprovedChange, ...]:
     """The set that failed guards (and `update: manual`) hold."""
-    from reconciler.core.changes import Reason
-    from reconciler.core.observed import ApprovedChange
+    from reconciler.core.guard import approvable
 
-    held = [c for guard in plan.guards if not guard.passed for c in guard.changes]
-    held += [
-        ApprovedChange(change.address, change.before, change.after)
-        for change in plan.changes
-        if change.waits_for is Reason.MANUAL_UPDATE
-    ]
-    return tuple(dict.fromkeys(held))
+    return approvable(plan)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reconciler.core.access import Access
-from reconciler.core.changes import GuardVerdict
+from reconciler.core.changes import GuardVerdict, Plan, Reason
 from reconciler.core.model import Desired, Limit
 from reconciler.core.observed import ApprovedChange
 
@@ -88,6 +88,17 @@ def approvals(access: Access, fleet: str) -> frozenset[ApprovedChange]:
     """What people approved, as the nodes keep it."""
     leases = (a.lease for a in access.answers.values() if a.lease and a.lease.approvals)
     return frozenset(c for lease in leases if lease.fleet == fleet for c in lease.approvals)
+
+
+def approvable(plan: Plan) -> tuple[ApprovedChange, ...]:
+    """The set that failed guards, and `update: manual`, hold: what `reconcile approve` stores."""
+    held = [c for guard in plan.guards if not guard.passed for c in guard.changes]
+    held += [
+        ApprovedChange(change.address, change.before, change.after)
+        for change in plan.changes
+        if change.waits_for is Reason.MANUAL_UPDATE
+    ]
+    return tuple(dict.fromkeys(held))
 
 
 def _unseen(limit: Limit, access: Access) -> GuardVerdict:

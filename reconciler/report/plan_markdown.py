@@ -48,7 +48,7 @@ def _blocks(plan: Plan) -> Iterator[str]:
             verdict = "approved" if guard.approved else "**held by a guard**"
             said = f"{guard.name}, {guard.scope}: {guard.value}, limit {guard.limit}"
             yield ""
-            yield f"> {verdict}: {_cell(said)}. {_cell(guard.message)}"
+            yield f"> {verdict}: {escaped(said)}. {escaped(guard.message)}"
     if plan.changes:
         yield ""
         yield "| | replica | what | why | where | meanwhile |"
@@ -65,7 +65,7 @@ def _blocks(plan: Plan) -> Iterator[str]:
         yield ""
         yield "**Warnings**"
         yield ""
-        yield from (f"- {_cell(w)}" for w in plan.warnings)
+        yield from (f"- {escaped(w)}" for w in plan.warnings)
     yield ""
     yield f"Digest `{_code(plan.plan_digest or 'none')}`"
 
@@ -74,11 +74,11 @@ def _row(change: Change, plan: Plan) -> str:
     meanwhile = "; ".join(w for w in (cost_words(change, plan.capacity), waits_words(change)) if w)
     cells = [
         f"`{change.symbol.value}`",
-        _cell(change.address),
+        escaped(change.address),
         VERBS[change.symbol],
-        _cell(why_words(change)),
-        _cell(where(change)),
-        _cell(meanwhile),
+        escaped(why_words(change)),
+        escaped(where(change)),
+        escaped(meanwhile),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -94,7 +94,7 @@ def _details(change: Change) -> Iterator[str]:
     if not change.changes and not commands:
         return
     yield ""
-    yield f"<details><summary>{_cell(change.address)}</summary>"
+    yield f"<details><summary>{escaped(change.address)}</summary>"
     if change.changes:
         yield ""
         yield "```diff"
@@ -126,11 +126,11 @@ def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def _hold(hold: Hold) -> str:
-    said = f"- `{Symbol.BLOCKED.value}` {_cell(hold.subject)}: **{hold.reason.value}**"
-    return f"{said}: {_cell(hold.message)}"
+    said = f"- `{Symbol.BLOCKED.value}` {escaped(hold.subject)}: **{hold.reason.value}**"
+    return f"{said}: {escaped(hold.message)}"
 
 
-def _cell(text: str) -> str:
+def escaped(text: str) -> str:
     """One line that neither ends a table's cell nor starts a tag, a link or emphasis."""
     safe = shortened(printable(text), 400).replace("&", "&amp;").replace("<", "&lt;")
     for char in "\\|`*_[]@#":

@@ -30,22 +30,26 @@ class Behaviour:
     log: tuple[str, ...] = ()
     stop_s: float = 2.0
     """From TERM to its end; above the grace it is killed."""
+    drain_s: float = 0.0
+    """How long requests in flight take before TERM is sent, where it was ever ready."""
     unkillable: bool = False
     """Stuck in the driver: KILL does not end it."""
 
 
-def of_sim_engine(spec: Mapping[str, Any]) -> Behaviour:
-    """What the sim engine's own flags ask for (`--load-time`, `--crash-after`, …)."""
+def of_sim_engine(spec: Mapping[str, Any], *, load_s: float = 60.0) -> Behaviour:
+    """What the sim engine's own flags ask for (`--load-time`, `--crash-after`, …).
+
+    `load_s` is for those that say nothing of it.
+    """
     argv = [str(word) for word in spec["commands"][-1]["argv"]]
     flags = dict(zip(argv, [*argv[1:], ""], strict=True))
 
     def seconds(flag: str, default: float) -> float:
         return float(flags[flag]) if flag in flags else default
 
-    load_s = NEVER if "--never-ready" in flags else seconds("--load-time", 60.0)
     crash_s = seconds("--crash-after", NEVER)
     return Behaviour(
-        load_s=load_s,
+        load_s=NEVER if "--never-ready" in flags else seconds("--load-time", load_s),
         crash_s=min(crash_s, 1.0) if "--fail" in flags else crash_s,
         code=int(flags.get("--fail-code", "1")),
     )
@@ -119,7 +123,7 @@ class Shardlet:
         behaviour = self.behaviour
         dues = [(self.began + behaviour.crash_s, "crash")]
         if self.stop_at is not None and self.supervised and not behaviour.unkillable:
-            dues.append((self.stop_at + min(behaviour.stop_s, self.grace_s), "stopped"))
+            dues.append((self._stopped_at(self.stop_at), "stopped"))
         if not self.ever_ready and self.supervised and self.stop_at is None:
             loaded = self.began + behaviour.load_s
             if loaded <= now and whole and not self.sick and self.serves:
@@ -140,6 +144,22 @@ class Shardlet:
                 self.ever_ready, self.ready_since = True, due
         if self.watched:
             self._probe(now, whole)
+
+    def next_due(self, now: float) -> float:
+        """When something happens to it next by itself; NEVER where nothing does."""
+        if not self.alive or self.began is None:
+            return NEVER
+        times = [self.began + self.behaviour.crash_s]
+        if self.supervised and self.stop_at is not None and not self.behaviour.unkillable:
+            times.append(self._stopped_at(self.stop_at))
+        if self.supervised and self.stop_at is None and not self.ever_ready and self.serves:
+            times.append(self.began + self.behaviour.load_s)
+            times.append(self.began + float(self.spec["start_timeout_s"]))
+        return min((t for t in times if t > now), default=NEVER)
+
+    def _stopped_at(self, asked: float) -> float:
+        drain_s = self.behaviour.drain_s if self.ever_ready else 0.0
+        return asked + drain_s + min(self.behaviour.stop_s, self.grace_s)
 
     @property
     def watched(self) -> bool:

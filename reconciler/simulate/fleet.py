@@ -66,6 +66,8 @@ class SimFleet:
     clock: Clock = field(default_factory=Clock)
     nodes: dict[str, SimNode] = field(default_factory=dict)
     bugs: frozenset[str] = frozenset()
+    given: dict[str, NodeLook] = field(default_factory=dict)
+    """Looks at nodes that are not in memory: shown as they are, and no request reaches them."""
 
     @classmethod
     def of(
@@ -114,8 +116,8 @@ class SimFleet:
 
     def request(self, node: str, op: str, **fields: Any) -> Request:
         """One request. Raises NoAnswer, or Refused with the node's code."""
-        machine = self.nodes[node]
-        if machine.silent:
+        machine = self.nodes.get(node)
+        if machine is None or machine.silent:
             yield Point(node, op, "no answer")
             raise NoAnswer(node)
         work = machine.handle(op, fields)
@@ -148,6 +150,9 @@ class SimFleet:
 
     def look(self, node: str, fleet: str) -> Generator[Point, Fate | None, NodeLook]:
         """One look at one node; never raises."""
+        if node in self.given:
+            yield Point(node, "observe", "no answer")
+            return self.given[node]
         try:
             answer: NodeAnswer = yield from self.request(node, "observe", fleet=fleet)
         except NoAnswer:
@@ -158,8 +163,9 @@ class SimFleet:
         """Nodes that a pass looks at, in name order."""
         return [
             n
-            for n in sorted(desired.nodes)
-            if desired.nodes[n].state is not NodeState.LOST and n in self.nodes
+            for n in sorted({*self.nodes, *self.given})
+            if n in self.given
+            or (n in desired.nodes and desired.nodes[n].state is not NodeState.LOST)
         ]
 
     def _befall(self, machine: SimNode, work: Generator[str, None, Any], fate: Fate | None) -> None:

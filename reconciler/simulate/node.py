@@ -87,7 +87,8 @@ class SimNode:
     def settle(self) -> None:
         """Let everything happen that was due until now."""
         for launch, shardlet in self.launches.items():
-            shardlet.settle(self.now(), self.whole(launch))
+            alone = len(shardlet.spec["places"]) == 1
+            shardlet.settle(self.now(), shardlet.alive if alone else self.whole(launch))
 
     def reboot(self) -> None:
         """Power is cut and comes back: nothing runs, records stay, leases have expired."""

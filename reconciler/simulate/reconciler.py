@@ -8,7 +8,7 @@ with the object.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconciler.core.changes import AdoptStep, Plan, RelabelStep, StartStep, Step, StopStep
@@ -88,8 +88,8 @@ class SimReconciler:
             look = yield from self.fleet.look(name, desired.fleet.id)
             if look.answer:
                 self._remember(name, look.answer)
-            else:
-                look = NodeLook(name, None, look.error, look.detail, last=self.memory.get(name))
+            elif look.last is None:
+                look = replace(look, last=self.memory.get(name))
             looks[name] = look
         return Observed(self.owner, looks)
 
