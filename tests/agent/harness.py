@@ -42,7 +42,13 @@ class Refused(Exception):
 class Session:
     """One agent process, spoken to as the reconciler does over one channel."""
 
-    def __init__(self, env: dict[str, str], root: str = "", python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        env: dict[str, str],
+        root: str = "",
+        python: str = sys.executable,
+        agent: tuple[bytes, str] | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
             [python, "-ISqi"],
             stdin=subprocess.PIPE,
@@ -53,7 +59,7 @@ class Session:
         )
         self._buffer = b""
         self.noise: list[bytes] = []
-        data, digest = package.build()
+        data, digest = agent or package.build()
         self.uploaded = False
         self._write(bootstrap.line(MARKER, digest, root))
         self.first = self.receive()
@@ -152,8 +158,8 @@ class Node:
             self.root.mkdir(mode=0o700)
             shutil.copytree(kept, self.root / "agent")
 
-    def session(self) -> Session:
-        session = Session(self.env)
+    def session(self, agent: tuple[bytes, str] | None = None) -> Session:
+        session = Session(self.env, agent=agent)
         self._sessions.append(session)
         return session
 
