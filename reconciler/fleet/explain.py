@@ -13,9 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reconciler.core.changes import Reason
+from reconciler.core.secrets import looks_secret
 from reconciler.fleet import schemas
 from reconciler.fleet.findings import Finding, dotted, listed, nearest, quoted
-from reconciler.fleet.redact import looks_secret
 from reconciler.fleet.strictyaml import KEY, Document, Odd, Path
 
 MAX_DIGITS = 18

@@ -8,29 +8,14 @@ value costs a look at the repo and a shown secret costs a rotation.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MASK = "(sensitive)"
+from reconciler.core.secrets import MASK, sensitive, without_secrets
 
 LONGEST_VALUE = 120
 """Characters of one value in a plan; a rendered file's text would push the rest off the screen."""
-
-_TELLING = re.compile(
-    r"(api[-_]?key|token(?!i|s\b|_?id)|secret|passw(or)?d|credential|private[-_]?key|authorization)",
-    re.IGNORECASE,
-)
-"""Names whose values are secrets. `tokenizer`, `max-tokens` and `pad_token_id` are not."""
-
-_SHAPES = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,}"
-    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----|(?<=://)[^/@:\s]{1,64}:[^/@\s]{1,128}(?=@)"
-)
-"""Prefixes that issuers publish for secret scanners, and passwords in URLs: an engine's last log
-lines may hold one, and no field's name tells."""
 
 _KEEP = frozenset("\t")
 _BREAKING = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -40,7 +25,7 @@ _BREAKING = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 def printable(text: str) -> str:
     """`text` on one line, as it may be shown: without what has the shape of a secret, and with an
     escape for whatever could move a cursor or reorder what is read."""
-    text = _SHAPES.sub(MASK, text)
+    text = without_secrets(text)
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _harmless(c) else _escaped(c) for c in text)
@@ -57,7 +42,7 @@ def _escaped(char: str) -> str:
 def cleaned(data: Any) -> Any:
     """JSON as it may be given out: every text without what has the shape of a secret."""
     if isinstance(data, str):
-        return _SHAPES.sub(MASK, data)
+        return without_secrets(data)
     if isinstance(data, Mapping):
         return {key: cleaned(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -71,11 +56,6 @@ def shortened(text: str, limit: int = LONGEST_VALUE) -> str:
         return text
     tail = limit // 3
     return f"{text[: limit - tail - 1]}…{text[-tail:]}"
-
-
-def sensitive(name: str) -> bool:
-    """Whether a field, variable or flag of this name holds a secret."""
-    return bool(_TELLING.search(name))
 
 
 def masked(path: str, value: str) -> str:

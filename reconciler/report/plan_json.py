@@ -11,7 +11,8 @@ from typing import Any
 
 from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Seat
 from reconciler.core.codec import to_json
-from reconciler.report.clean import cleaned, masked, sensitive
+from reconciler.core.secrets import sensitive
+from reconciler.report.clean import cleaned, masked
 from reconciler.report.words import ACTIONS
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from reconciler.core.changes import Change, Hold, Plan, Reason, Symbol
 from reconciler.core.model import Revision
-from reconciler.report.clean import masked, masked_argv, printable, sensitive, shortened
+from reconciler.core.secrets import sensitive
+from reconciler.report.clean import masked, masked_argv, printable, shortened
 from reconciler.report.plan_json import plan_json
 from reconciler.report.plan_markdown import LONGEST, plan_markdown
 from reconciler.report.plan_text import plan_text

@@ -14,9 +14,9 @@ from engines.base import Problem
 from reconciler.core.build import check_profile, port_names
 from reconciler.core.changes import Reason
 from reconciler.core.model import ResolvedProfile
+from reconciler.core.secrets import without_secrets
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
 from reconciler.fleet.memory import Checked
-from reconciler.fleet.redact import without_secrets
 from reconciler.fleet.repo import Entry, Repo
 from reconciler.fleet.strictyaml import Path
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from reconciler.core.changes import Reason
 from reconciler.core.model import Profile
+from reconciler.core.secrets import looks_secret
 from reconciler.fleet.findings import Finding, quoted
-from reconciler.fleet.redact import looks_secret
 from reconciler.fleet.repo import Repo
 from reconciler.fleet.strictyaml import Path
 
