@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Loopback tests wait more than they compute: more workers than cores.
 JOBS   ?= 4
 
-.PHONY: help install demo test fuzz lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman bench goldens clean sshd
+.PHONY: help install demo test fuzz lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman test-gpu bench goldens clean sshd
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -36,6 +36,9 @@ fuzz: FUZZ_S ?= 60
 fuzz: $(STAMP)  ## FUZZ_S=60 seconds of coverage-guided fuzzing of the fleet repo's reader (Linux on x86-64)
 	$(BIN)/pip install --quiet --require-hashes --no-deps --upgrade --target .cache/fuzz/lib --requirement tests/fleet/requirements-fuzz.txt
 	PYTHONPATH=.cache/fuzz/lib nice -n 19 $(BIN)/python -m tests.fleet.fuzz_atheris .cache/fuzz/corpus -max_total_time=$(FUZZ_S) -artifact_prefix=.cache/fuzz/
+
+test-gpu: $(STAMP)  ## what observe says of GPUs, against a real NVIDIA driver; skipped by name without one
+	$(BIN)/python -m pytest tests/agent/test_real_gpus.py -rs -p no:cacheprovider $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## the fleet repo and the node edge against their goals, beside the peers that are installed
 	$(BIN)/python tools/bench_fleet.py

@@ -49,7 +49,7 @@ class GpuLooks:
 
 def _add_state(item: Json, part: Json, owners: Dict[int, str]) -> None:
     item["told"] = True
-    for name in ("memory_mib", "used_mib", "capability", "error"):
+    for name in ("memory_mib", "used_mib", "capability", "error", "warnings"):
         if name in part:
             item[name] = part[name]
     item["processes"] = [_process(p, owners) for p in part.get("processes", ())]

@@ -75,7 +75,26 @@ class Gpus:
         remapped = _maybe(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle))
         if remapped is not None and remapped[3]:
             state["error"] = "row remapping failed: the GPU needs to be replaced"
+        state["warnings"] = _warnings(nvml, handle, remapped)
         return state
+
+
+def _warnings(nvml: Any, handle: Any, remapped: Any) -> List[str]:
+    """What will cost this GPU soon. Past Xid errors are in the kernel's log only: not told here."""
+    found = []
+    errors = _maybe(
+        nvml,
+        lambda: nvml.nvmlDeviceGetTotalEccErrors(
+            handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        ),
+    )
+    if errors:
+        found.append("%d uncorrected ECC errors since the driver was loaded" % errors)
+    if remapped is not None and remapped[2]:
+        found.append("a row waits to be remapped: reset the GPU or reboot")
+    if _maybe(nvml, lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)):
+        found.append("a page waits to be retired: reset the GPU or reboot")
+    return found
 
 
 def _identify(nvml: Any, index: int) -> Tuple[Any, Json]:

@@ -61,6 +61,7 @@ class Observer:
         until = time.monotonic() + deadline_s
         answer = dict(self._constant)
         answer["uptime_s"] = round(boottime(), 1)
+        answer["clock_s"] = round(time.time(), 3)
         marks = self.marks()
         if "shards" in parts:
             answer.update(self._shards(marks))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from reconciler.cli import fit
 from reconciler.cli.options import output_option, repo_options
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -> int:
     """Check every node: reachable, agent, Python, GPUs, mode, and findings.
 
-    Exit code 3: some node has a finding.
+    Every start that is due now is asked about as well: the second table says which node would
+    refuse it, and why. Exit code 3: some node has a finding, or would refuse.
     """
     from reconciler.report.clean import printable
     from reconciler.report.status_text import table
@@ -32,6 +35,8 @@ def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory()
         observed = session.look(desired)
+        now_s = time.time()
+        checks = fit.ask(session.pool, desired, observed)
     found = {
         name: list(findings(desired.fleet, node, observed.nodes.get(name)))
         for name, node in sorted(desired.nodes.items())
@@ -39,7 +44,12 @@ def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
     if output == "json":
         show_json(
             {
-                name: {**_facts(desired.fleet, desired.nodes[name], look), "findings": found[name]}
+                name: {
+                    **_facts(desired.fleet, desired.nodes[name], look),
+                    **_more(look, now_s),
+                    "findings": found[name],
+                    "starts": [check.to_json() for check in checks if check.node == name],
+                }
                 for name, look in ((n, observed.nodes.get(n)) for n in found)
             }
         )
@@ -53,7 +63,34 @@ def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
         for name, said in found.items():
             for text in said:
                 click.echo(printable(f"  {name}: {text}"))
-    return int(Exit.PARTIAL if any(found.values()) else Exit.OK)
+        if checks:
+            heads = ["placement", "replica", "node", "could start"]
+            lines = [[c.placement, c.replica, c.node, c.said] for c in checks]
+            click.echo("\n" + "\n".join(table([heads, *map(_printable, lines)])))
+            for check in checks:
+                for text in [*check.findings, *check.notes]:
+                    click.echo(printable(f"  {check.replica} on {check.node}: {text}"))
+    bad = any(found.values()) or any(check.findings for check in checks)
+    return int(Exit.PARTIAL if bad else Exit.OK)
+
+
+def _printable(cells: list[str]) -> list[str]:
+    from reconciler.report.clean import printable
+
+    return [printable(cell) for cell in cells]
+
+
+def _more(look: NodeLook | None, now_s: float) -> dict[str, object]:
+    """For people and JSON only. The clock's offset is off by as long as the look took."""
+    answer = look.answer if look else None
+    if answer is None:
+        return {}
+    offset = round(answer.clock_s - now_s, 1) if answer.clock_s else None
+    return {
+        "driver": answer.gpus.driver,
+        "cuda": answer.gpus.cuda,
+        "clock_offset_s": offset,
+    }
 
 
 _COLUMNS = ("reachable", "agent", "python", "gpus", "mode")
@@ -129,7 +166,12 @@ def _gpu_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:
             f"has {len(answer.gpus.items)} GPUs where its document says {node.gpus.count};"
             " look at `nvidia-smi` there or correct the document"
         )
+    absent = sorted(set(node.gpus.ids) - {gpu.uuid for gpu in answer.gpus.items})
+    if absent:
+        yield f"GPUs of its document are not there: {', '.join(absent)}"
     for gpu in answer.gpus.items:
+        for warning in gpu.warnings:
+            yield f"GPU {gpu.index} ({gpu.uuid}): {warning}"
         if gpu.error:
             yield f"GPU {gpu.index} ({gpu.uuid}): {gpu.error}"
         strangers = [p for p in gpu.processes if not p.launch]

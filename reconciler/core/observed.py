@@ -191,6 +191,8 @@ class GpuSeen:
     capability: str = ""
     error: str = ""
     """`lost` and the like; a GPU with an error is not free."""
+    warnings: tuple[str, ...] = ()
+    """Uncorrected ECC errors, rows or pages that wait for a reset: usable, for now. For people."""
     processes: tuple[GpuProcess, ...] = ()
     nvlink_group: int | None = None
 
@@ -306,6 +308,8 @@ class NodeAnswer:
     """Absolute folder of the records."""
     user: str = ""
     uptime_s: float = 0.0
+    clock_s: float = 0.0
+    """The node's wall clock, Unix time; 0: not told. For people: no decision compares clocks."""
     shards: tuple[Shard, ...] = ()
     shards_error: str = ""
     """The folder of launches could not be listed: what runs here is unknown, not nothing."""

@@ -105,6 +105,19 @@ def test_a_process_of_a_launch_is_told_as_its_own(gpus: GpuNode) -> None:
     assert process.launch == "job-0-aaaaa"
 
 
+def test_a_gpu_that_will_fail_soon_says_so_and_can_still_be_used(gpus: GpuNode) -> None:
+    gpus.set(1, state="ecc")
+    gpus.set(2, state="pending")
+    items = gpus.look().items
+    assert items[0].warnings == ()
+    assert items[1].warnings == ("2 uncorrected ECC errors since the driver was loaded",)
+    assert [text.split(":")[0] for text in items[2].warnings] == [
+        "a row waits to be remapped",
+        "a page waits to be retired",
+    ]
+    assert {gpu.error for gpu in items} == {""}
+
+
 @pytest.mark.parametrize("state", ["lost", "fallen"])
 def test_a_lost_gpu_is_there_with_its_error_and_the_others_are_well(
     gpus: GpuNode, state: str

@@ -294,3 +294,60 @@ def test_on_a_terminal_the_plan_is_shown_once_and_nothing_is_done_without_a_yes(
     code, said = on_a_terminal(repo, tmp_path, b"y\n", "--wait", "--timeout", "60s")
     assert (code, said.count("Plan: 5 to start")) == (0, 1), said
     assert "everything is ready" in said
+
+
+def test_doctor_says_which_node_would_refuse_a_start_and_why(cli: Cli, live: Live) -> None:
+    repo, _ = live
+    repo.replace(
+        "catalog/sim.yaml", "stop_grace_s: 5", "stop_grace_s: 5\nneeds: {nofile: 2000000000}"
+    )
+    repo.commit("more files than a kernel gives")
+    ran = cli("doctor", "-o", "json", repo=repo)
+    assert ran.code == 3
+    starts = [start for node in ran.json.values() for start in node["starts"]]
+    assert {start["placement"] for start in starts} == {"chat", "large"}
+    assert all("nofile" in start["findings"][0] for start in starts)
+    text = cli("doctor", repo=repo).out
+    assert "could start" in text
+    assert "the profile needs 2000000000" in text
+    assert cli("journal", "sim-a", repo=repo).out.count("start") == 0
+
+
+def test_what_could_not_start_its_successor_is_left_running(cli: Cli, live: Live) -> None:
+    repo, _ = live
+    text = (repo.folder / "placements/sim.yaml").read_text()
+    repo.write("placements/sim.yaml", text.replace("max_surge: 1", "max_surge: 0"))
+    repo.commit("no room beside it")
+    converge(cli, repo)
+    repo.replace("catalog/sim.yaml", "--context, 4096", "--context, 8192")
+    repo.replace(
+        "catalog/sim.yaml", "stop_grace_s: 5", "stop_grace_s: 5\nneeds: {nofile: 2000000000}"
+    )
+    repo.commit("longer context, and more files than a kernel gives")
+    ran = cli("--yes", "-o", "json", repo=repo)
+    assert ran.code == 3, ran.out
+    holds = ran.json["plan"]["holds"]
+    (hold,) = [h for h in holds if h["reason"] == "PreflightFailed"]
+    assert "is left running: its successor could not start" in hold["message"]
+    assert "nofile" in hold["message"]
+    status = cli("status", "-o", "json", repo=repo).json
+    chat = next(p for p in status["placements"] if p["placement"] == "chat")
+    assert (chat["ready"], chat["sync"]) == (4, "OutOfSync")
+
+
+def test_a_person_takes_the_lease_over_with_a_reason(cli: Cli, live: Live, tmp_path: Path) -> None:
+    repo, _ = live
+    converge(cli, repo)
+    before = cli("lease", "show", "-o", "json", repo=repo).json["leases"]
+    assert cli("lease", "take", repo=repo).code != 0, "without a reason"
+    taken = cli("lease", "take", "--reason", "the old machine is gone", repo=repo)
+    assert taken.code == 0, taken.out + taken.err
+    after = cli("lease", "show", "-o", "json", repo=repo).json["leases"]
+    for node in ("sim-a", "sim-b", "sim-c"):
+        assert after[node]["epoch"] > before[node]["epoch"]
+        assert f"{node}: taken, epoch {after[node]['epoch']}" in taken.out
+    journal = cli("journal", "sim-a", "-o", "json", repo=repo).out
+    entries = [json.loads(line) for line in journal.splitlines()]
+    (entry,) = [e for e in entries if e.get("action") == "take"]
+    assert entry["reason"].startswith("the old machine is gone (")
+    assert cli("--yes", repo=repo).code == 0

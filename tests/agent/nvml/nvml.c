@@ -1,7 +1,7 @@
 /* A stand-in for libnvidia-ml.so.1: what pynvml asks, answered from a file that a test writes.
  *
  * The file `gpus` beside the library: each line is one GPU, `uuid state pid,pid,... used_mib`, where
- * state is ok, lost (known by its handle, lost when asked), fallen (no handle at all) or hangs.
+ * state is ok, ecc (two uncorrected errors), pending (a row and a page to be given up), lost (known by its handle, lost when asked), fallen (no handle at all) or hangs.
  * The structures are those of NVML 12 (nvml.h), as pynvml declares them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -126,6 +126,26 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(struct gpu *gpu, unsigned *found, s
 {
     (void)gpu, (void)found, (void)list;
     return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, int type, int counter, unsigned long long *found)
+{
+    *found = type == 1 && counter == 0 && is(gpu, "ecc") ? 2 : 0;
+    return OK;
+}
+
+int nvmlDeviceGetRemappedRows(struct gpu *gpu, unsigned *correctable, unsigned *uncorrectable,
+                              unsigned *pending, unsigned *failed)
+{
+    *correctable = *uncorrectable = *failed = 0;
+    *pending = is(gpu, "pending");
+    return OK;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(struct gpu *gpu, int *pending)
+{
+    *pending = is(gpu, "pending");
+    return OK;
 }
 
 int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, int *major, int *minor)
