@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from reconciler.core.changes import AdoptStep, Reason, RelabelStep, Symbol
+from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StopStep, Symbol
 from reconciler.core.model import Freeze, Limit
 from reconciler.core.observed import ApprovedChange, NodeHold
 from tests.core.ask_plan import (
@@ -54,6 +54,19 @@ def test_without_free_gpus_one_replica_is_stopped_first() -> None:
     assert stopped(made) == ["chat-0-s1"]
     assert waits(made) == {f"chat-{n}": Reason.MAX_UNAVAILABLE for n in (1, 2, 3)}
     assert {c.symbol for c in made.changes} == {Symbol.STOP_FIRST}
+
+
+def test_a_stop_that_comes_first_carries_what_its_successor_will_be_told() -> None:
+    made = planned(wide(proven(chat(4))))
+    (stop,) = [step for step in made.steps if isinstance(step, StopStep)]
+    (shard,) = stop.check
+    (first,) = [c for c in made.changes if c.steps]
+    assert shard.spec["fingerprint"] == first.after
+    assert (shard.node, tuple(shard.spec["places"][0]["gpus"])) == (
+        first.after_seats[0].node,
+        first.after_seats[0].gpus,
+    )
+    assert shard.spec["launch"] == "chat-0-check"
 
 
 def test_every_change_that_will_come_is_in_the_plan() -> None:
