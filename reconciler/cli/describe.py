@@ -31,6 +31,7 @@ def command(
     """
     from reconciler.core import describe
     from reconciler.core.codec import to_json
+    from reconciler.core.shelltext import shell as as_shell
 
     with Session.of(ctx, repo, ref) as session:
         desired = _desired(session)
@@ -39,7 +40,7 @@ def command(
         except ValueError as error:
             raise SettingsError("command", str(error)) from error
     if shell:
-        click.echo(describe.shell(described), nl=False)
+        click.echo(as_shell(described), nl=False)
     elif output == "json":
         show_json(to_json(described))
     else:

@@ -15,7 +15,7 @@ from engines import capability, checks, serving, vllm_profile
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
-from reconciler.core.describe import Description, describe, shell
+from reconciler.core.describe import Description, describe
 from reconciler.core.hosts import DECLARED, check_fabric, gpu_index, host_of, required_paths
 from reconciler.core.memberfile import file_at_start
 from reconciler.core.model import Desired, Placement, ResolvedProfile
@@ -26,6 +26,7 @@ from reconciler.core.request import (
     launch_request,
     port_names,
 )
+from reconciler.core.shelltext import shell
 
 __all__ = [
     "Description",

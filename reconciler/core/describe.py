@@ -7,7 +7,6 @@ documentation range), since its commands are only complete with a place.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +54,9 @@ class DescribedRank:
     commands: tuple[DescribedCommand, ...]
     files: tuple[RenderedFile, ...] = ()
     launch_dir: str = ""
+    """A stand-in: the node's folder of records is not known here."""
+    root: str = ""
+    """The folder of records that the documents name; empty: the node's own."""
     ready: str = ""
     """How readiness is asked: a URL, or that all of its processes live."""
     stop: str = ""
@@ -94,20 +96,6 @@ def describe(desired: Desired, name: str) -> Description:
     )
     kind = "placement" if name in desired.placements else "profile"
     return _described(shown, placement, resolved, nodes, f"{kind} {name}")
-
-
-def shell(description: Description) -> str:
-    """Text that can be pasted on the nodes, one part a rank; every word is quoted once."""
-    parts = [f"# {description.subject} ({description.engine}); start in this order:"]
-    parts += [f"#   {line}" for line in description.start_order]
-    for rank in description.ranks:
-        parts += ["", f"# --- rank {rank.rank} on {rank.node} ({rank.address}) ---"]
-        parts += _file_lines(rank)
-        for index, command in enumerate(rank.commands):
-            last = index + 1 == len(rank.commands)
-            parts += _command_lines(command, background=not last)
-        parts += [f"# ready: {rank.ready}", f"# stop: {rank.stop}"]
-    return "\n".join(parts) + "\n"
 
 
 # --- Where it is shown ------------------------------------------------------------------------
@@ -180,6 +168,7 @@ def _described(
             commands=tuple(_command(command, node, seat) for command in shard.commands),
             files=shard.files,
             launch_dir=host.launch_dir,
+            root=node.root or desired.fleet.root,
             ready=_ready(shard.health),
             stop=_stop(shard.stop_signal, profile.stop_grace_s, stop.leftovers),
         )
@@ -228,35 +217,3 @@ def _order(shards: Sequence[Shard], nodes: Sequence[Node]) -> Iterator[str]:
             wait = command.wait_for
             when = f"once {wait.host} accepts at port {wait.port}" if wait else "at once"
             yield f"rank {shard.rank} on {nodes[shard.rank].name}: {command.name}, {when}"
-
-
-# --- Text for a shell -------------------------------------------------------------------------
-
-
-def _file_lines(rank: DescribedRank) -> Iterator[str]:
-    for file in rank.files:
-        path = f"{rank.launch_dir}/files/{file.path}"
-        folder = path.rsplit("/", 1)[0]
-        yield f"mkdir -p {shlex.quote(folder)}"
-        yield f"printf %s {shlex.quote(file.content)} > {shlex.quote(path)}"
-
-
-def _option_lines(argv: Sequence[str]) -> list[str]:
-    """The command line with each option and its values on a line of their own."""
-    lines: list[str] = []
-    for word in argv:
-        if not lines or word.startswith("-"):
-            lines.append(shlex.quote(word))
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    return lines
-
-
-def _command_lines(command: DescribedCommand, *, background: bool) -> Iterator[str]:
-    if command.wait_for:
-        host, port = command.wait_for.split(" ")
-        yield f"until (exec 3<>/dev/tcp/{shlex.quote(host)}/{port}) 2>/dev/null; do sleep 1; done"
-    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(command.env.items())]
-    words += [f'{name}="$(cat {shlex.quote(path)})"' for name, path in command.env_files.items()]
-    words += _option_lines(command.argv)
-    yield "env " + " \\\n  ".join(words) + (" &" if background else "")

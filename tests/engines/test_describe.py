@@ -76,7 +76,20 @@ def test_rendered_files_are_written_before_the_command() -> None:
         }
     }
     text = build.shell(described(data, "command"))
-    assert "printf %s '{\"n\": \"0\"}' > '<root>/launches/chat-0-example/files/a/b.json'" in text
+    assert 'printf %s \'{"n": "0"}\' > "$DIR"\'/files/a/b.json\'' in text
+
+
+def test_what_is_pasted_finds_its_own_files_and_leaves_the_records_alone() -> None:
+    names = ["$(launch.dir)/files/a b.txt", "it's $(launch.dir)"]
+    files = [{"path": "a b.txt", "content": "in $(launch.dir) it's"}]
+    profile = {"command": ["sh", "-c", 'cat "$1"; echo "$2"', "sh", *names], "files": files}
+    shown = described({"profile": {**profile, "gpus_per_node": 0}}, "command")
+    text = build.shell(shown)
+    printed = subprocess.run(["sh", "-c", text], capture_output=True, check=True, text=True).stdout
+    folder = printed.partition("in ")[2].partition(" it's")[0]
+    assert printed == f"in {folder} it'sit's {folder}\n"
+    assert folder.startswith("/")
+    assert "launches" not in folder
 
 
 def test_secrets_are_read_from_their_files_and_never_shown() -> None:
