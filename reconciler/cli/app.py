@@ -7,6 +7,7 @@ shows its traceback and says how to report it.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
@@ -37,6 +38,8 @@ COMMANDS = {
 """Command → the module that defines it, imported when it is asked for."""
 
 INTERRUPTED = 130
+
+_OUTPUT_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class LateGroup(click.Group):
@@ -96,13 +99,20 @@ def run(args: Sequence[str], tree: click.Group | None = None) -> int:
         # The reader of our output has enough (`| head`): no error, and nothing to print it to.
         sys.stderr.close()
         return int(Exit.ERROR)
-    except Exception:  # noqa: BLE001  the edge: a bug must show itself and end in a code
-        traceback.print_exc()
-        _say(
-            "This is a bug in reconcile, not in your fleet. Please report it with the lines above,"
-        )
-        _say("the command you ran, and what `reconcile --version` says.")
+    except OSError as error:
+        if error.errno not in _OUTPUT_FULL or error.filename is not None:
+            return _bug()
+        _say(f"Error: what is to be shown cannot be written: {error.strerror}")
         return int(Exit.ERROR)
+    except Exception:  # noqa: BLE001  the edge: a bug must show itself and end in a code
+        return _bug()
+
+
+def _bug() -> int:
+    traceback.print_exc()
+    _say("This is a bug in reconcile, not in your fleet. Please report it with the lines above,")
+    _say("the command you ran, and what `reconcile --version` says.")
+    return int(Exit.ERROR)
 
 
 def _say_findings(error: InvalidFleet) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -132,9 +132,26 @@ def make_logger(form: str) -> Any:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             last,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Unfailing(sys.stderr))),
     )
     return structlog.get_logger()
+
+
+class Unfailing:
+    """A stream whose disk may be full, or its reader gone: a daemon goes on without its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """As the stream's, if it can."""
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """As the stream's, if it can."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class Telling:

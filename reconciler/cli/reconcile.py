@@ -10,12 +10,13 @@ import click
 from reconciler.cli.app import LateGroup
 from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.options import output_option, repo_options, seconds
-from reconciler.cli.output import is_terminal, say, show, show_json
+from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
     from reconciler.core.changes import Plan
+    from reconciler.loop.offline import OnlyLooks
     from reconciler.loop.passes import Request
     from reconciler.loop.seams import Edges
     from reconciler.report.passreport import PassReport
@@ -34,7 +35,12 @@ EPILOG = (
 @click.option("--version", is_flag=True, help="Show the version.")
 @repo_options
 @click.option("--dry-run", is_flag=True, help="Show the plan of the working tree; touch nothing.")
-@click.option("--offline", is_flag=True, help="Ask no node: plan as if every node were free.")
+@click.option("--offline", is_flag=True, help="Ask no node: plan as if every node were empty.")
+@click.option(
+    "--base",
+    metavar="REF",
+    help="Ask no node: plan as if all of REF ran, from where this branch left it.",
+)
 @click.option(
     "--observed",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -68,6 +74,7 @@ def root(
     ref: str | None,
     dry_run: bool,
     offline: bool,
+    base: str | None,
     observed: Path | None,
     output: str,
     detailed_exitcode: bool,
@@ -92,15 +99,20 @@ def root(
 
         click.echo(f"reconcile {__version__}")
         return 0
-    if (offline or observed) and not dry_run:
-        raise SettingsError("--offline, --observed", "only plan", "add --dry-run")
+    if (offline or base or observed) and not dry_run:
+        raise SettingsError("--offline, --base, --observed", "only plan", "add --dry-run")
+    if observed and (offline or base):
+        raise SettingsError(
+            "--observed", "excludes --offline and --base", "plan against one of them"
+        )
     if expect is not None and len(expect) < SHORTEST_DIGEST:
         raise SettingsError(
             "--expect", f"{expect!r} is too short", f"give {SHORTEST_DIGEST} characters or all"
         )
     with Session.of(ctx, repo, ref) as session:
         if dry_run:
-            return _dry_run(session, offline, observed, output, detailed_exitcode, allow_dirty)
+            stand_in = _stand_in(session, offline, base, observed)
+            return _dry_run(session, stand_in, output, detailed_exitcode, allow_dirty)
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
         edges = session.edges(publisher=publishes)
         wait_s = timeout if wait else 0.0
@@ -109,8 +121,7 @@ def root(
 
 def _dry_run(
     session: Session,
-    offline: bool,
-    observed: Path | None,
+    stand_in: OnlyLooks | None,
     output: str,
     detailed: bool,
     allow_dirty: bool,
@@ -119,19 +130,26 @@ def _dry_run(
     from reconciler.loop.passes import Request, run_pass
 
     worktree = session.ref is None and (allow_dirty or _has_worktree(session))
-    edges = session.edges(_stand_in(session, offline, observed))
+    edges = session.edges(stand_in)
     report = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
     if report.head_error is not None or report.plan is None:
         _show_problem(report)
         return int(Exit.ERROR)
-    _show_plan(report, report.plan, output)
+    _show_plan(report, report.plan, output, stand_in.basis if stand_in else "")
     _say_warnings(session)
     return int(dry_exit_code(report.plan, detailed=detailed))
 
 
-def _stand_in(session: Session, offline: bool, observed: Path | None) -> object | None:
+def _stand_in(
+    session: Session, offline: bool, base: str | None, observed: Path | None
+) -> OnlyLooks | None:
+    """What is planned against in place of the nodes; None: the nodes."""
+    from reconciler.loop.comparing import BaseNodes, find_base
     from reconciler.loop.offline import AssumedNodes, SavedNodes
 
+    if base is not None:
+        head = session.revision()
+        return BaseNodes(find_base(session.source, base, head.commit))
     if observed is not None:
         return SavedNodes.read(observed)
     return AssumedNodes() if offline else None
@@ -151,17 +169,17 @@ def _show_problem(report: PassReport) -> None:
         say(note)
 
 
-def _show_plan(report: PassReport, plan: Plan, output: str) -> None:
+def _show_plan(report: PassReport, plan: Plan, output: str, basis: str = "") -> None:
     from reconciler.report.plan_json import plan_json
     from reconciler.report.plan_markdown import plan_markdown
     from reconciler.report.plan_text import plan_text
 
     if output == "json":
-        show_json(plan_json(plan, observed_at=report.observed_at))
+        show_json(plan_json(plan, observed_at=report.observed_at, basis=basis))
     elif output == "markdown":
-        click.echo(plan_markdown(plan), nl=False)
+        click.echo(plan_markdown(plan, basis), nl=False)
     else:
-        show(plan_text(plan))
+        show(plan_text(plan, basis))
 
 
 def _say_warnings(session: Session) -> None:
@@ -195,14 +213,16 @@ def _act(
         _say_if_dirty(session)
     text = output == "text"
     reviewed = bool(expect)
-    if not yes and not expect and text and is_terminal():
+    if not yes and not expect and text and can_ask():
         before = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
         _show_problem(before)
         if before.plan is not None:
             show(plan_text(before.plan))
             reviewed = True
             if before.plan.steps:
-                click.confirm("Apply this plan?", abort=True)
+                if not agreed("Apply this plan?"):
+                    say("Nothing was applied.")
+                    return int(Exit.ERROR)
                 expect = before.plan.plan_digest
     request = Request(
         ref=session.ref,
@@ -221,8 +241,7 @@ def _say_if_dirty(session: Session) -> None:
     if not _has_worktree(session):
         return
     try:
-        loaded = session.source.check_worktree()
-        dirty = loaded.desired is None or loaded.desired.revision.dirty
+        dirty = session.source.is_dirty()
     except GitError:
         return
     if dirty:

@@ -75,7 +75,7 @@ class Source:
             raise GitError(
                 f"repo {quoted(location)}",
                 "this kind of URL is not supported",
-                "use ssh://, https:// or file://, or a path",
+                "use ssh://, https:// or file:// (a blank in it is written %20), or a path",
             )
         if _SCP.fullmatch(location) and not Path(location).exists():
             host, _, path = location.partition(":")
@@ -85,7 +85,11 @@ class Source:
 
     @classmethod
     def _open_path(cls, path: Path) -> Source:
-        if not path.is_dir():
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:
+            raise GitError(f"repo {path}", f"cannot be read: {error.strerror}") from error
+        if not is_folder:
             raise GitError(f"repo {path}", "no such folder", "give the folder of the fleet repo")
         found = pygit2.discover_repository(str(path))
         if found is None:
@@ -137,6 +141,15 @@ class Source:
                 yield Revision(str(found.id), root_commit=self._root_of(commit))
         except (KeyError, ValueError, pygit2.GitError) as error:
             raise _git_error(f"commit {commit}", error) from error
+
+    def fork_point(self, one: str, other: str) -> str:
+        """The newest commit in the history of both; empty where they share none. GitError."""
+        repo = self._need_repo()
+        try:
+            found = repo.merge_base(one, other)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise _git_error(f"commits {one[:10]} and {other[:10]}", error) from error
+        return str(found) if found else ""
 
     def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
         """Who wrote a line: (commit, author). None where git does not know (a new file)."""
@@ -193,9 +206,11 @@ class Source:
         return GitError("HEAD", "it names a branch that has no commit", hint)
 
     def _no_ref(self, ref: str, error: Exception) -> GitError:
-        return GitError(
-            f"ref {quoted(ref)}", "it names no commit", nearest(ref, self._names()) or str(error)
-        )
+        names = self._names()
+        hint = nearest(ref, names) or (f"there are: {listed(names)}" if names else str(error))
+        if self._need_repo().is_shallow:
+            hint = "this clone is shallow: fetch all of it (in a workflow `fetch-depth: 0`)"
+        return GitError(f"ref {quoted(ref)}", "it names no commit", hint)
 
     def _names(self) -> list[str]:
         """Branches and tags, without what git puts before them."""
@@ -254,6 +269,16 @@ class Source:
 
     def check_worktree(self) -> Loaded:
         """As `load_worktree`, with the findings as a value. Raises GitError."""
+        files, findings = self._read_worktree()
+        return load(files, self._worktree_revision(files), limits=self.limits, found=findings)
+
+    def is_dirty(self) -> bool:
+        """Whether the working tree differs from a commit that is HEAD, valid or not. GitError."""
+        files, _ = self._read_worktree()
+        revision = self._worktree_revision(files)
+        return revision.dirty and bool(revision.commit)
+
+    def _read_worktree(self) -> tuple[list[SourceFile], list[Finding]]:
         if self._folder is None:
             raise GitError("repo", "it has no working tree", "name a commit with --ref")
         entries, complete = list_folder(self._folder, self.limits)
@@ -269,7 +294,7 @@ class Source:
                 )
                 continue
             files.append(SourceFile(self._prefix + path, raw))
-        return load(files, self._worktree_revision(files), limits=self.limits, found=findings)
+        return files, findings
 
     def _worktree_revision(self, files: list[SourceFile]) -> Revision:
         repo = self._repo

@@ -57,7 +57,8 @@ def git_reason(error: GitError) -> str:
 
 def invalid_head(source: SourceLike, revision: Revision | None, error: InvalidFleet) -> HeadError:
     """An invalid revision with, for each finding, the commit and author of the line."""
-    findings = tuple(_told(source, revision, f) for f in error.findings)
+    told = (f for f in error.findings if not getattr(f, "warning", False))
+    findings = tuple(_told(source, revision, f) for f in told)
     errors = [f for f in findings if f.reason]
     author = next((f.author for f in errors if f.author), "")
     return HeadError(

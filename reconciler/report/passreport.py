@@ -129,7 +129,9 @@ class Finding:
     author: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.file}:{self.line}: {self.subject}: {self.message}"
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        parts = (where, self.subject, self.message)
+        text = ": ".join(part for part in parts if part)
         text = f"{text}; {self.hint}" if self.hint else text
         by = f" (commit {self.commit[:10]} by {self.author})" if self.commit else ""
         return text + by
@@ -225,6 +227,8 @@ class PassReport:
     steps: tuple[StepOutcome, ...] = ()
     endpoints: EndpointsStatus | None = None
     """None: none are published by this process, or the pass got not so far."""
+    unsettled: str = ""
+    """Why a wait ended before everything was ready; empty: it did not, or nobody waited."""
     lease_held_by: str = ""
     """The other owner whose living lease kept this pass from acting."""
     notes: tuple[str, ...] = ()

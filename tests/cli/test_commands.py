@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import subprocess
@@ -92,6 +93,18 @@ def test_a_bug_shows_its_trace_and_how_to_report_it(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "KeyError: 'planted'" in said
     assert "Please report it" in said
+
+
+def test_a_full_disk_under_the_output_is_no_bug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @click.group(cls=LateGroup, invoke_without_command=True)
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert app.run([], full) == 1
+    said = capsys.readouterr().err
+    assert said == "Error: what is to be shown cannot be written: No space left on device\n"
 
 
 def test_offline_only_plans(cli: Cli, example: FleetRepo) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import re
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -11,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from reconciler.cli.daemon import make_logger
 from reconciler.errors import SettingsError
 from reconciler.loop.daemon import BUSY_S, Daemon, Schedule
 from reconciler.loop.page import PageServer, json_page, parse_listen
@@ -20,6 +24,7 @@ from reconciler.loop.trigger import Trigger
 from reconciler.loop.waiting import SETTLED, run_until_settled
 from reconciler.report.events import Event
 from reconciler.report.passreport import PassReport, Revisions
+from reconciler.report.status_text import result_text
 from tests.cli.fakes import World, commit_id, desired
 
 
@@ -244,10 +249,27 @@ def test_waiting_ends_with_its_time() -> None:
     world.source.push("one", desired("one"))
     world.clock.tick = 50.0
     reports: list[PassReport] = []
-    run_until_settled(
+    last = run_until_settled(
         world.edges, Request(), timeout_s=10.0, pause=lambda s: None, on_report=reports.append
     )
     assert len(reports) == 1
+    assert last.exit_code == 3
+    assert re.fullmatch(r"not ready after \d+ s: chat-0, chat-1 still missing", last.unsettled), (
+        last.unsettled
+    )
+
+
+def test_a_wait_tells_of_the_steps_of_all_its_passes() -> None:
+    world = World()
+    world.source.push("one", desired("one"))
+    world.on_apply = lambda: world.run_ready(desired("one"))
+    first: list[PassReport] = []
+    last = run_until_settled(
+        world.edges, Request(), timeout_s=60.0, pause=lambda s: None, on_report=first.append
+    )
+    assert (first[-1].steps, len(last.steps)) == ((), len(first[0].steps))
+    assert "everything is ready" in result_text(last, 8.0, converged=True)
+    assert f"({len(last.steps)} steps)" in result_text(last, 8.0, converged=True)
 
 
 # --- Events and the page ----------------------------------------------------------------------
@@ -315,6 +337,22 @@ def test_the_page_serves_json_and_knows_no_other_path() -> None:
 def test_the_page_is_offered_to_loopback_only(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_listen(text)
+
+
+class Full(io.StringIO):
+    """A log file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_log_that_cannot_be_written_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    for form in ("text", "json"):
+        make_logger(form).warning("hold", subject="replica chat-0")
 
 
 def test_listen_takes_both_families_and_a_bare_port() -> None:

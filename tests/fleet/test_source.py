@@ -146,6 +146,29 @@ def test_the_working_tree_is_dirty_where_a_file_of_the_fleet_differs_from_head(
     write(folder, {"placements/all.yaml": PLACEMENTS})
     (folder / "catalog/all.yaml").rename(folder / "catalog/other.yaml")
     assert source.load_worktree().revision.dirty
+    assert source.is_dirty()
+
+
+def test_an_invalid_working_tree_is_dirty_only_where_it_differs_from_head(
+    repo: pygit2.Repository, source: Source
+) -> None:
+    folder = Path(repo.workdir)
+    invalid = {"placements/all.yaml": PLACEMENTS + "nonsense: 2\n"}
+    write(folder, invalid)
+    assert source.is_dirty()
+    commit(repo, invalid)
+    assert source.check_worktree().desired is None
+    assert not source.is_dirty()
+
+
+def test_a_path_that_the_system_refuses_is_told_without_a_trace(tmp_path: Path) -> None:
+    with pytest.raises(GitError, match="cannot be read: File name too long"):
+        open_source(tmp_path / ("x" * 5000), tmp_path)
+
+
+def test_a_url_with_a_blank_is_refused_with_how_to_write_it(tmp_path: Path) -> None:
+    with pytest.raises(GitError, match="a blank in it is written %20"):
+        Source.open("file:///a b", cache_dir=tmp_path, timeout_s=1)
 
 
 def test_a_folder_that_is_no_repository_can_be_validated_but_names_no_revision(
