@@ -93,7 +93,7 @@ def _lease(name: str, answer: NodeAnswer, desired: Desired, owner: str) -> Bar |
     if answer.lease_error:
         return Reason.LEASE_HELD, (
             f"{name}: its lease cannot be read ({answer.lease_error}) and counts as held;"
-            f" `reconcile hold {name} --take` replaces it"
+            " `reconcile lease take --reason …` replaces it"
         )
     lease = answer.lease
     if lease is None or lease.fleet != desired.fleet.id:

@@ -321,6 +321,7 @@ def test_a_lease_that_cannot_be_read_counts_as_held() -> None:
     made = planned(world)
     assert made.steps == ()
     assert hold(made, "node gpu-a").reason is Reason.LEASE_HELD
+    assert "`reconcile lease take" in hold(made, "node gpu-a").message
 
 
 def test_a_held_node_gets_no_step() -> None:
