@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Loopback tests wait more than they compute: more workers than cores.
 JOBS   ?= 4
 
-.PHONY: help install demo test fuzz lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman test-gpu bench goldens clean sshd
+.PHONY: help install demo test soak fuzz lab lab-down test-lab lint types licences lock check engines-real test-engines test-engines-large test-podman test-gpu bench goldens clean sshd
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -28,6 +28,11 @@ demo: $(STAMP) sshd  ## three loopback SSH nodes, and the story of a fleet
 
 test: $(STAMP) sshd  ## everything: unit, golden, property, contract, end to end on real sshd
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+soak: SEEDS ?= 0..100000
+soak: MINUTES ?= 240
+soak: $(STAMP)  ## 100,000 random fleets with faults, on all cores (SEEDS=0..1000 JOBS=2 MINUTES=10)
+	$(BIN)/python -m tests.sim.soak $(SEEDS) --jobs $(JOBS) --minutes $(MINUTES)
 
 engines-real: $(STAMP)  ## fetch a real llama-server and a small real model for `make test`
 	@PYTHON=$(BIN)/python tools/fetch-llama .cache/llama || [ $$? = 3 ]

@@ -30,6 +30,8 @@ class Fate(StrEnum):
     KILL_AGENT = "kill the agent"
     """The request ends on the node right here."""
     REBOOT = "reboot the node"
+    POWER_CUT = "cut the node's power"
+    """It reboots, and is not heard of until somebody makes it answer again."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,19 @@ class SimFleet:
         desired: Desired,
         behave: Callable[[Mapping[str, Any]], Behaviour],
         bugs: frozenset[str] = frozenset(),
+        skews: Mapping[str, tuple[float, float]] | None = None,
     ) -> SimFleet:
-        """Empty machines as the inventory describes them."""
+        """Empty machines as the inventory describes them. `skews`: how nodes' clocks are off."""
         fleet = cls(behave, bugs=bugs)
         for name in sorted(desired.nodes):
-            fleet.add(desired.nodes[name])
+            fleet.add(desired.nodes[name], *(skews or {}).get(name, (0.0, 1.0)))
         return fleet
 
-    def add(self, node: Node) -> SimNode:
-        """One more machine, with nothing on it."""
+    def add(self, node: Node, offset_s: float = 0.0, rate: float = 1.0) -> SimNode:
+        """One more machine, with nothing on it. Its clock starts `offset_s` off and runs at `rate`.
+
+        Nothing may compare the clocks of two nodes, so nothing may depend on these.
+        """
         declared = node.gpus.source == "declared"
         ids = (
             declared_ids(node)
@@ -94,7 +100,7 @@ class SimFleet:
             name=node.name,
             address=node.address,
             gpus=tuple(SimGpu(uuid, index, index // 4) for index, uuid in enumerate(ids)),
-            now=self.clock,
+            now=lambda: offset_s + rate * self.clock.now,
             behave=self.behave,
             whole=self.whole,
             nvml=not declared,
@@ -178,6 +184,7 @@ class SimFleet:
         else:
             work.close()
             machine.reboot()
+            machine.silent = machine.silent or fate is Fate.POWER_CUT
         raise NoAnswer(machine.name)
 
 

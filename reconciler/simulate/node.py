@@ -10,7 +10,7 @@ between. What a killed agent leaves behind is then what the real one would leave
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconciler.core.codec import from_json, to_json
@@ -317,11 +317,19 @@ class SimNode:
             if name not in ready and name not in failed:
                 del self.launches[name]
 
+    def record_of(self, launch: str) -> Record | None:
+        """The launch's record as it can be read here."""
+        return self._record(self.launches[launch])
+
     # --- what is seen --------------------------------------------------------------------------
 
     def _shard(self, name: str) -> Shard:
         shardlet = self.launches[name]
-        return shardlet.seen(name, self.now(), self.boot_id, self._record(shardlet), self.locked)
+        record = self._record(shardlet)
+        shard = shardlet.seen(name, self.now(), self.boot_id, record, self.locked)
+        if "ages-by-another-clock" in self.bugs:
+            return replace(shard, started_age_s=abs(shard.started_age_s - self.now()))
+        return shard
 
     def _record(self, shardlet: Shardlet) -> Record | None:
         if not shardlet.record_written:

@@ -6,6 +6,7 @@ import argparse
 import time
 
 from tests.sim.scenario import Broken, Story
+from tests.sim.soak import seed_range
 
 
 def main() -> int:
@@ -14,9 +15,8 @@ def main() -> int:
     parser.add_argument("seeds")
     parser.add_argument("--bugs", default="")
     given = parser.parse_args()
-    first, _, last = given.seeds.partition("..")
     bugs = frozenset(filter(None, given.bugs.split(",")))
-    seeds = range(int(first), int(last) if last else int(first) + 1)
+    seeds = seed_range(given.seeds)
     began, broken = time.monotonic(), 0
     for seed in seeds:
         story = Story(seed, bugs)

@@ -9,35 +9,21 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from reconciler.core.changes import Reason
 from reconciler.core.diff import diff
-from reconciler.core.model import (
-    AdapterPort,
-    Desired,
-    Fleet,
-    GpuInventory,
-    Limit,
-    Model,
-    Node,
-    NodeFabric,
-    NodeState,
-    Placement,
-    Profile,
-    Revision,
-    Rollout,
-)
+from reconciler.core.model import Desired
 from reconciler.core.verdict import Verdict
-from reconciler.simulate.engine import Behaviour, of_sim_engine
 from reconciler.simulate.fleet import Fate, Point, SimFleet
 from reconciler.simulate.node import own_place
 from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
 from tests.sim import oracle
+from tests.sim.edits import Repo
+from tests.sim.first import FLEET_ID, behave, first_revision, skews
+from tests.sim.troubles import trouble
 
-FLEET_ID = "5f0c2f0e-0000-4000-8000-0000000000aa"
 TICK_S = 10.0
 TROUBLED_PASSES = 25
 QUIET_PASSES = 420
@@ -86,17 +72,28 @@ class Story:
         self.rng = random.Random(self.seed)
         numbers = itertools.count()
         self.ids: Callable[[], str] = lambda: f"s{next(numbers)}"
-        self.desired = first_revision(self.rng)
-        self.fleet = SimFleet.of(self.desired, behave, self.bugs)
-        self.commits = 0
+        first = first_revision(self.rng)
+        self.fleet = SimFleet.of(first, behave, self.bugs, skews(self.rng, first))
+        self.repo = Repo(
+            self.rng,
+            first,
+            lambda name: self.fleet.nodes[name].silent,
+            lambda name: self.fleet.nodes[name].reboot(),
+            self.log.append,
+        )
         self.one = self._reconciler("one")
         self.two: SimReconciler | None = None
+
+    @property
+    def desired(self) -> Desired:
+        """The head of the branch."""
+        return self.repo.desired
 
     def play(self) -> Story:
         """The whole story. Raises Broken."""
         for _ in range(TROUBLED_PASSES):
             if self.rng.random() < 0.35:
-                self._edit()
+                self.repo.edit()
             if self.rng.random() < 0.35:
                 self._trouble()
             self._passes(troubled=True)
@@ -130,6 +127,7 @@ class Story:
                 del running[who]
                 if who == "one":
                     last = stop.value
+                    self.repo.forget_empty(stop.value.observed)
                 continue
             fate[who] = None
             if isinstance(point, Pass):
@@ -153,7 +151,9 @@ class Story:
             return Fate.KILL_AGENT
         if dice < 0.014:
             return Fate.REBOOT
-        if dice < 0.016:
+        if dice < 0.015:
+            return Fate.POWER_CUT
+        if dice < 0.017:
             self.fleet.advance(self.rng.choice([1.0, 70.0]))
         return None
 
@@ -210,10 +210,7 @@ class Story:
             for shardlet in node.launches.values():
                 shardlet.sick = False
                 shardlet.behaviour = replace(shardlet.behaviour, unkillable=False)
-        nodes = {
-            n: replace(d, state=NodeState.ACTIVE, reason="") for n, d in self.desired.nodes.items()
-        }
-        self.desired = replace(self.desired, nodes=nodes)
+        self.repo.calm()
         calm = 0
         last: Pass | None = None
         for _ in range(QUIET_PASSES):
@@ -240,15 +237,9 @@ class Story:
             for r in made.diff.replicas
         )
         under_way = any(r.current and r.kept and r.current != r.kept for r in made.diff.replicas)
-        pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.desired_is_good
+        pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.repo.is_good
         led = Reason.LEASE_HELD in held  # What a dead reconciler held expires by itself.
         return not (made.plan.steps or waits or busy or under_way or pausing or led)
-
-    @property
-    def desired_is_good(self) -> bool:
-        """No profile of today is bad by intent."""
-        bad = {"--fail", "--never-ready", "--crash-after"}
-        return not any(bad & set(p.args) for p in self.desired.profiles.values())
 
     def _converged(self, made: Pass) -> None:
         for node in self.fleet.nodes.values():
@@ -256,7 +247,7 @@ class Story:
                 if shardlet.alive and not shardlet.supervised:
                     self._broken(f"{name} on {node.name} has no supervisor at rest")
         held = {h.subject for h in made.plan.holds if h.reason in FINAL}
-        may_wait = HELD_UP | ({Reason.BACKOFF} if not self.desired_is_good else set())
+        may_wait = HELD_UP | ({Reason.BACKOFF} if not self.repo.is_good else set())
         held |= {f"replica {c.address}" for c in made.plan.changes if c.waits_for in may_wait}
         whole = {h.reason for h in made.plan.holds}
         for replica in made.diff.replicas:
@@ -273,187 +264,20 @@ class Story:
             if replica.verdict is not Verdict.MATCHING or not replica.ready:
                 self._broken(f"{replica.replica} is {replica.verdict}: {describe(made)}")
 
+    def _trouble(self) -> None:
+        if self.rng.random() < 0.05:
+            self._forget("one")
+            said = "one is replaced by another that knows nothing"
+        else:
+            said = trouble(self.rng, self.fleet)
+        if said:
+            self.log.append(f"{self.fleet.clock.now:.0f}s {said}")
+
     def _broken(self, what: str) -> None:
         bugs = f" --bugs {','.join(sorted(self.bugs))}" if self.bugs else ""
         raise Broken(
             f"seed {self.seed}: {what}\nplay it again: python -m tests.sim.replay {self.seed}{bugs}"
         )
-
-    # --- edits and trouble ---------------------------------------------------------------------
-
-    def _edit(self) -> None:
-        edits = [
-            self._edit_profile,
-            self._edit_profile,
-            self._revert,
-            self._scale,
-            self._restart,
-            self._rename,
-            self._suspend,
-            self._node_state,
-            self._remove,
-        ]
-        self.before = self.desired
-        self.rng.choice(edits)()
-        self.commits += 1
-        revision = replace(self.desired.revision, commit=f"{self.commits:040x}")
-        self.desired = replace(self.desired, revision=revision)
-
-    def _edit_profile(self) -> None:
-        name = self.rng.choice(sorted(self.desired.profiles))
-        args = self.rng.choice(
-            [
-                ("--load-time", "20"),
-                ("--load-time", "40"),
-                ("--load-time", "15", "--context", "4096"),
-                ("--fail", "--fail-code", "2"),
-                ("--fail",),
-                ("--never-ready",),
-                ("--crash-after", "70"),
-            ]
-        )
-        self._profile(name, args=args)
-        self.log.append(f"edit {name}: {' '.join(args)}")
-
-    def _profile(self, name: str, **over: object) -> None:
-        made = replace(self.desired.profiles[name], **over)  # type: ignore[arg-type]
-        self.desired = replace(self.desired, profiles={**self.desired.profiles, name: made})
-
-    def _placement(self, name: str, **over: object) -> None:
-        made = replace(self.desired.placements[name], **over)  # type: ignore[arg-type]
-        self.desired = replace(self.desired, placements={**self.desired.placements, name: made})
-
-    def _any_placement(self) -> str:
-        return self.rng.choice(sorted(self.desired.placements))
-
-    def _revert(self) -> None:
-        for name in self.desired.profiles:
-            self._profile(name, args=("--load-time", "20"))
-        self.log.append("revert")
-
-    def _scale(self) -> None:
-        self._placement(self._any_placement(), replicas=self.rng.randint(1, 4))
-
-    def _restart(self) -> None:
-        self._placement(self._any_placement(), restart=f"please {self.commits}")
-
-    def _suspend(self) -> None:
-        name = self._any_placement()
-        self._placement(name, suspend=not self.desired.placements[name].suspend)
-
-    def _rename(self) -> None:
-        old = self._any_placement()
-        new = f"p{self.commits}"
-        made = replace(self.desired.placements[old], name=new)
-        left = {k: v for k, v in self.desired.placements.items() if k != old}
-        self.desired = replace(self.desired, placements={**left, new: made})
-
-    def _remove(self) -> None:
-        if len(self.desired.placements) > 1:
-            gone = self._any_placement()
-            left = {k: v for k, v in self.desired.placements.items() if k != gone}
-            self.desired = replace(self.desired, placements=left)
-
-    def _node_state(self) -> None:
-        name = self.rng.choice(sorted(self.desired.nodes))
-        down = self.fleet.nodes[name].silent
-        states = [NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING]
-        if down:
-            states = [NodeState.LOST]
-            # A person says so who knows that it is off.
-            self.fleet.nodes[name].reboot()
-        made = replace(self.desired.nodes[name], state=self.rng.choice(states), reason="test")
-        self.desired = replace(self.desired, nodes={**self.desired.nodes, name: made})
-        self.log.append(f"node {name} is {made.state}")
-
-    def _trouble(self) -> None:
-        node = self.fleet.nodes[self.rng.choice(sorted(self.fleet.nodes))]
-        living = [s for s in node.launches.values() if s.alive]
-        dice = self.rng.randrange(9)
-        self.log.append(f"{self.fleet.clock.now:.0f}s trouble {dice} on {node.name}")
-        if dice in (0, 1):
-            node.silent = not node.silent
-        elif dice == 2:
-            node.reboot()
-        elif dice == 3 and living:
-            shard = self.rng.choice(living)
-            shard.behaviour = replace(shard.behaviour, crash_s=0.0)
-        elif dice == 4 and living:
-            self.rng.choice(living).supervised = False
-        elif dice == 5 and living:
-            shard = self.rng.choice(living)
-            shard.sick = not shard.sick
-        elif dice == 6:
-            gpu = self.rng.choice(node.gpus).uuid
-            if node.nvml and gpu not in {g for s in living for g in own_place(s.spec)["gpus"]}:
-                node.strangers[gpu] = 77
-        elif dice == 8 and living:
-            shard = self.rng.choice(living)
-            shard.behaviour = replace(shard.behaviour, unkillable=True)
-        elif dice == 7 and self.rng.random() < 0.5:
-            self._forget("one")
-
-
-def behave(spec: Mapping[str, Any]) -> Behaviour:
-    """As its flags say; every other launch takes longer to stop than a pass takes."""
-    return replace(of_sim_engine(spec), stop_s=12.0 if spec["seq"] % 2 else 2.0)
-
-
-def first_revision(rng: random.Random) -> Desired:
-    """A small fleet: two pools, one or two fabrics, single-node and two-node profiles."""
-    nodes = {}
-    for n in range(rng.randint(2, 4)):
-        name = f"n{n}"
-        adapters = tuple(AdapterPort(f"mlx5_{i}") for i in range(rng.choice([1, 1, 2])))
-        fabrics = {"ib-a": NodeFabric(kind="ib", adapters=adapters, interface="ib0")}
-        count = rng.choice([2, 3, 4])
-        source = rng.choice(["nvml", "declared"])
-        nodes[name] = Node(
-            name=name,
-            address=f"10.0.0.{n + 1}",
-            pool="a",
-            gpus=GpuInventory(
-                klass=rng.choice(["h100", "h100", "l40s"]), count=count, source=source
-            ),
-            fabrics=fabrics,
-        )
-    profiles, placements = {}, {}
-    models = {m: Model(name=m, path=f"/models/{m}") for m in ("llama", "qwen")}
-    for n in range(rng.randint(1, 3)):
-        wide = rng.random() < 0.3
-        profiles[f"f{n}"] = Profile(
-            name=f"f{n}",
-            model=rng.choice(sorted(models)),
-            engine="sim",
-            gpus_per_node=rng.choice([1, 1, 2]),
-            nodes=2 if wide else 1,
-            args=("--load-time", "20"),
-            start_timeout_s=120,
-            stop_grace_s=20,
-        )
-        placements[f"c{n}"] = Placement(
-            name=f"c{n}",
-            profile=f"f{n}",
-            replicas=rng.randint(1, 3),
-            pool="a",
-            fabric="ib-a" if wide and rng.random() < 0.7 else "",
-            spread=rng.random() < 0.5,
-            rollout=Rollout(max_unavailable=rng.choice([1, 1, 2]), max_surge=rng.choice([0, 1])),
-        )
-    fleet = Fleet(
-        name="sim",
-        id=FLEET_ID,
-        max_parallel=Limit(percent=rng.choice([10, 50])),
-        unhealthy_after_s=60,
-    )
-    return Desired(
-        revision=Revision(commit="0" * 40, ref="main", root_commit="f" * 40),
-        fleet=fleet,
-        nodes=nodes,
-        models=models,
-        profiles=profiles,
-        placements=placements,
-    )
 
 
 def describe(made: Pass) -> str:

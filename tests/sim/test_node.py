@@ -207,6 +207,16 @@ def a_launch_without_supervisor_can_be_adopted_or_stopped(bench: Bench) -> None:
     assert bench.shard().fresh
 
 
+def ages_are_durations_whatever_the_clock_says(bench: Bench) -> None:
+    bench.acquire()
+    bench.start()
+    bench.now += 7
+    bench.ask("stop", fence=bench.fence, launch="chat-0-a", grace_s=5)
+    bench.now += 1
+    shard = bench.shard()
+    assert (shard.started_age_s, shard.stop_age_s) == (8, 1)
+
+
 def health_follows_the_load_time(bench: Bench) -> None:
     bench.acquire()
     bench.start()
@@ -277,6 +287,7 @@ RULES: tuple[Callable[[Bench], None], ...] = (
     what_the_lease_carries_is_replaced_field_by_field,
     a_stop_is_an_intent_and_ends_within_its_grace,
     a_launch_without_supervisor_can_be_adopted_or_stopped,
+    ages_are_durations_whatever_the_clock_says,
     health_follows_the_load_time,
     labels_are_replaced_without_a_restart,
     a_held_node_refuses_to_act,
@@ -300,6 +311,7 @@ def test_the_node_keeps_the_protocol(rule: Callable[[Bench], None]) -> None:
         "fence-ignores-epoch",
         "lease-not-held",
         "no-taken-check",
+        "ages-by-another-clock",
     ],
 )
 def test_a_mistake_planted_in_the_node_breaks_a_rule(bug: str) -> None:

@@ -1,6 +1,6 @@
 """Random fleets, edits and faults: no rule is ever broken, and every story comes to rest.
 
-More seeds: `python -m tests.sim.replay 0..100000`.
+More seeds: `make soak`, or `python -m tests.sim.replay 0..1000` in one process.
 """
 
 from __future__ import annotations

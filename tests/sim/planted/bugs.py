@@ -13,9 +13,10 @@ from typing import Any
 
 from reconciler.core.changes import AdoptStep, Plan, StartStep, Step, StopStep
 from reconciler.core.diff import diff
+from reconciler.core.fingerprint import fingerprint
 from reconciler.core.ids import IdSource
 from reconciler.core.model import Desired, Limit, NodeState
-from reconciler.core.observed import Network, NodeAnswer, Observed, Shard
+from reconciler.core.observed import FORMAT, Network, NodeAnswer, Observed, Shard
 from reconciler.core.plan import plan
 from reconciler.core.verdict import Backoff, Diff, JudgedLaunch, JudgedReplica, Verdict
 from reconciler.simulate.reconciler import Differ, Planner
@@ -129,11 +130,25 @@ def _starting_is_stale(judged_launch: JudgedLaunch) -> JudgedLaunch:
     return replace(judged_launch, verdict=Verdict.STALE)
 
 
-def _all_canaries(replica: JudgedReplica) -> JudgedReplica:
-    if replica.effective is None or not replica.effective.waiting:
-        return replica
-    changed = replace(replica.effective, waiting=False, profile=None)
-    return replace(replica, effective=changed, verdict=Verdict.MISSING, launches=(), current="")
+def _all_canaries(desired: Desired, observed: Observed) -> Diff:
+    """Whoever should wait for the canary gets today's profile too."""
+
+    def change(replica: JudgedReplica) -> JudgedReplica:
+        effective = replica.effective
+        if effective is None or not effective.waiting:
+            return replica
+        today = desired.resolved(desired.placements[replica.placement])
+        effective = replace(effective, waiting=False, profile=today, fingerprint=fingerprint(today))
+        launches = tuple(
+            replace(j, verdict=Verdict.STALE) if j.verdict is Verdict.MATCHING else j
+            for j in replica.launches
+        )
+        return replace(
+            replica, effective=effective, launches=launches, current="", kept=replica.current
+        )
+
+    true = diff(desired, observed)
+    return replace(true, replicas=tuple(change(r) for r in true.replicas))
 
 
 def _forgets_rename(replica: JudgedReplica) -> JudgedReplica:
@@ -221,6 +236,33 @@ def _all_ports_free(answer: NodeAnswer) -> NodeAnswer:
     return replace(answer, shards=shards, network=Network())
 
 
+def _strict_about_format(desired: Desired, observed: Observed) -> Diff:
+    """Only what this very release wrote is read."""
+
+    def told(shard: Shard) -> Shard:
+        if shard.record is None or shard.record.format == FORMAT:
+            return shard
+        return replace(shard, record=None, record_error="another format")
+
+    looks = {
+        name: replace(
+            look, answer=replace(look.answer, shards=tuple(map(told, look.answer.shards)))
+        )
+        if look.answer
+        else look
+        for name, look in observed.nodes.items()
+    }
+    return diff(desired, replace(observed, nodes=looks))
+
+
+def _without_departed(desired: Desired, observed: Observed) -> Diff:
+    """What left the repo is looked at no more."""
+    nodes = {n: d for n, d in desired.nodes.items() if n not in desired.departed}
+    looks = {n: look for n, look in observed.nodes.items() if n in nodes}
+    left = replace(desired, nodes=nodes, departed=frozenset())
+    return diff(left, replace(observed, nodes=looks))
+
+
 def _first_node_only(step: Step) -> Step | None:
     if isinstance(step, StopStep) and len(step.nodes) > 1:
         return replace(step, nodes=step.nodes[:1])
@@ -252,6 +294,7 @@ BUGS: dict[str, Bug] = {
     "the fence ignores the epoch": Bug(node="fence-ignores-epoch"),
     "a living lease is taken over": Bug(node="lease-not-held"),
     "a taken GPU is not refused": Bug(node="no-taken-check"),
+    "ages are told by another's clock": Bug(node="ages-by-another-clock"),
     # what is not seen
     "unreachable is missing": judged(_unseen_is_gone),
     "unreachable is exited": judged(_unreachable_is_exited),
@@ -259,10 +302,11 @@ BUGS: dict[str, Bug] = {
     # verdicts
     "the old launch is superseded before the new one is ready": judged(_superseded_too_soon),
     "starting is stale": read_as(_starting_is_stale),
-    "waiting for the canary is missing": judged(_all_canaries),
+    "nobody waits for the canary": Bug(differ=_all_canaries),
     "back-off is forgotten": judged(lambda r: replace(r, backoff=Backoff())),
     "a rename is forgotten": judged(_forgets_rename),
     "seq starts anew": judged(_forgets_seq),
+    "a record of another minor format is damaged": Bug(differ=_strict_about_format),
     # limits
     "max_unavailable is not asked": told_desired(_rollout(max_unavailable=99)),
     "max_parallel is not asked": told_desired(
@@ -281,6 +325,8 @@ BUGS: dict[str, Bug] = {
     ),
     # places
     "cordons and drains are ignored": told_desired(_nodes(state=NodeState.ACTIVE)),
+    "departed nodes are used again": told_desired(lambda d: replace(d, departed=frozenset())),
+    "departed nodes are not asked": Bug(differ=_without_departed),
     "GPU classes are mixed": told_desired(_one_class),
     "what stops is free already": told_observed(_only_shards(lambda s: not s.stop_asked)),
     "what starts is not there yet": told_observed(_only_shards(lambda s: s.ever_ready)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.sim.planted.bugs import BUGS
@@ -23,6 +25,14 @@ the node itself, and there each of these breaks a rule."""
 
 def test_there_are_at_least_25() -> None:
     assert len(BUGS) >= 25
+
+
+def test_the_table_lists_each_of_them_once_and_nothing_else() -> None:
+    lines = (Path(__file__).parent / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    assert [row[0] for row in rows[1:]] == list(BUGS)
+    by_node = {row[0] for row in rows if "test_node.py" in row[2]}
+    assert by_node == BY_NODE_TESTS
 
 
 @pytest.mark.parametrize("name", sorted(BUGS.keys() - BY_NODE_TESTS))
