@@ -8,13 +8,34 @@ from typing import Any
 
 import click
 
+from reconciler.errors import SettingsError
+
 _COLORS = {"+": "green", "-": "red", "-/+": "yellow", "+/-": "yellow", "~": "cyan"}
 _COLORS |= {"?": "magenta", "!": "red"}
 
 
 def is_terminal() -> bool:
-    """Whether a person is at both ends: asked, and able to answer."""
+    """Whether a person sees what goes to stdout."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def can_ask() -> bool:
+    """Whether a person can be asked: they read stderr where stdout goes elsewhere (`| tee`)."""
+    return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
+
+
+def agreed(question: str) -> bool:
+    """Ask, on stderr where stdout goes elsewhere. Only where `can_ask`."""
+    return click.confirm(question, err=not sys.stdout.isatty())
+
+
+def must_agree(question: str, *, yes: bool) -> bool:
+    """For what only a person may say. SettingsError where there is nobody to ask, and no --yes."""
+    if yes:
+        return True
+    if not can_ask():
+        raise SettingsError("nobody to ask here (no terminal)", "add --yes", "nothing was changed")
+    return agreed(question)
 
 
 def show(text: str) -> None:

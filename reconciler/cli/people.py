@@ -8,7 +8,7 @@ import click
 
 from reconciler.cli.leasing import actor, store
 from reconciler.cli.options import repo_options
-from reconciler.cli.output import is_terminal, say
+from reconciler.cli.output import must_agree, say
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
 
@@ -93,8 +93,9 @@ def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) ->
         for change in wanted:
             after = f"{change.before[:15]} → {change.after[:15]}" if change.after else "removed"
             click.echo(printable(f"  {change.replica}: {after}"))
-        if not yes and is_terminal():
-            click.confirm("Approve exactly these?", abort=True)
+        if not must_agree("Approve exactly these?", yes=yes):
+            say("Nothing was approved.")
+            return int(Exit.ERROR)
         desired = session.inventory()
         observed = session.look(desired)
         kept = lease_facts(observed, desired.fleet.id).approvals

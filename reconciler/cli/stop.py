@@ -6,7 +6,7 @@ import click
 
 from reconciler.cli.leasing import actor, leases
 from reconciler.cli.options import repo_options, seconds
-from reconciler.cli.output import is_terminal
+from reconciler.cli.output import must_agree, say
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, NodeError, SettingsError
 
@@ -40,8 +40,9 @@ def stop(
                 "no node that answers has it",
                 "`reconcile status` lists launches",
             )
-        if not yes and is_terminal():
-            click.confirm(f"Stop {launch} on {', '.join(nodes)}?", abort=True)
+        if not must_agree(f"Stop {launch} on {', '.join(nodes)}?", yes=yes):
+            say("Nothing was stopped.")
+            return int(Exit.ERROR)
         fields = {"grace_s": grace} if grace is not None else {}
         failed = 0
         fence = {"fleet": desired.fleet.id, "owner": session.owner.name}

@@ -34,6 +34,8 @@ class OnlyLooks:
     """Nodes that nobody can act on."""
 
     owner = ""
+    basis = ""
+    """For people: what a plan was made against; empty: the nodes."""
 
     def lease(
         self,
@@ -55,8 +57,9 @@ class OnlyLooks:
 class SavedNodes(OnlyLooks):
     """An observation from a file; nodes that it does not have read as not seen."""
 
-    def __init__(self, observed: Observed) -> None:
+    def __init__(self, observed: Observed, basis: str = "") -> None:
         self._observed = observed
+        self.basis = basis
 
     @classmethod
     def read(cls, path: Path) -> SavedNodes:
@@ -64,7 +67,12 @@ class SavedNodes(OnlyLooks):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             inner = data.get("observed", data) if isinstance(data, dict) else data
-            return cls(from_json(Observed, inner, "observed"))
+            if not isinstance(inner, dict) or "nodes" not in inner:
+                raise DecodeError("it has no `nodes`")
+            at = data.get("observed_at")
+            when = f", looked at {at}" if isinstance(at, str) and at else ""
+            basis = f"saved: planned against {path.name}{when}; the nodes were not asked"
+            return cls(from_json(Observed, inner, "observed"), basis)
         except OSError as error:
             raise SettingsError(str(path), error.strerror or "cannot be read") from error
         except (ValueError, DecodeError, RecursionError) as error:
@@ -79,6 +87,8 @@ class SavedNodes(OnlyLooks):
 
 class AssumedNodes(OnlyLooks):
     """Every node as its document says, whole and empty: does the revision fit at all?"""
+
+    basis = "offline: planned as if every node were empty; what runs was not looked at"
 
     def look(self, desired: Desired, *, remember: bool = True) -> Observed:
         """Answers made from the inventory."""

@@ -16,12 +16,14 @@ from reconciler.report.clean import cleaned, masked
 from reconciler.report.words import ACTIONS
 
 
-def plan_json(plan: Plan, *, observed_at: str) -> dict[str, Any]:
-    """The published form. `observed_at`: RFC 3339 time of the look, empty for none."""
+def plan_json(plan: Plan, *, observed_at: str, basis: str = "") -> dict[str, Any]:
+    """The published form. `observed_at`: RFC 3339 time of the look, empty for none; `basis`: what
+    it was made against, where that is not the nodes."""
     data: dict[str, Any] = {
         "format_version": plan.format_version,
         "revision": str(plan.revision),
         "observed_at": observed_at,
+        "basis": basis,
         "plan_digest": plan.plan_digest,
         "summary": to_json(plan.summary),
         "changes": [_change(change) for change in plan.changes],

@@ -26,11 +26,14 @@ LONGEST = 60_000
 """Characters; GitHub refuses comments above 65,536."""
 
 
-def plan_markdown(plan: Plan) -> str:
-    """The whole plan; cut at a line, and said so, where it would be too long for a comment."""
+def plan_markdown(plan: Plan, basis: str = "") -> str:
+    """The whole plan; cut at a line, and said so, where it would be too long for a comment.
+
+    `basis`: what it was made against, where that is not the nodes.
+    """
     kept: list[str] = []
     size = 0
-    for block in _blocks(plan):
+    for block in _blocks(plan, basis):
         size += len(block) + 1
         if size > LONGEST:
             kept.append("\n_The rest is left out: this plan is too long for a comment._")
@@ -39,10 +42,13 @@ def plan_markdown(plan: Plan) -> str:
     return "\n".join(kept) + "\n"
 
 
-def _blocks(plan: Plan) -> Iterator[str]:
+def _blocks(plan: Plan, basis: str) -> Iterator[str]:
     yield f"### Plan: {summary_words(plan.summary)}"
     yield ""
     yield f"Revision `{_code(short_revision(plan.revision))}`"
+    if basis:
+        yield ""
+        yield f"_{escaped(basis)}_"
     for guard in plan.guards:
         if not guard.passed:
             verdict = "approved" if guard.approved else "**held by a guard**"

@@ -25,14 +25,16 @@ NODES_SHOWN = 12
 """Nodes listed under a hold; the message has the count of all."""
 
 
-def plan_text(plan: Plan) -> str:
-    """The whole plan, ending in a newline."""
-    return "".join(f"{line}\n" for line in _lines(plan))
+def plan_text(plan: Plan, basis: str = "") -> str:
+    """The whole plan, ending in a newline. `basis`: what it was made against, if not the nodes."""
+    return "".join(f"{line}\n" for line in _lines(plan, basis))
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: Plan, basis: str) -> Iterator[str]:
     summary = f"{short_revision(plan.revision)}: {summary_words(plan.summary)}"
     yield printable(summary)
+    if basis:
+        yield printable(f"({basis})")
     body = [line for change in plan.changes for line in _change(change, plan)]
     body += [line for hold in plan.holds for line in _hold(hold)]
     if body:

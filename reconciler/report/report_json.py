@@ -16,6 +16,7 @@ def report_json(report: PassReport) -> dict[str, Any]:
     return {
         **status_json(report),
         "exit_code": report.exit_code,
+        "unsettled": cleaned(report.unsettled),
         **({"endpoints": cleaned(to_json(report.endpoints))} if report.endpoints else {}),
         "plan": plan,
         "steps": cleaned([to_json(step) for step in report.steps]),

@@ -18,7 +18,7 @@ from reconciler.report.passreport import (
     ReplicaStatus,
     Revisions,
 )
-from reconciler.report.words import SHORT_COMMIT
+from reconciler.report.words import SHORT_COMMIT, plural
 
 FINDINGS_SHOWN = 20
 """Findings of a bad head in one report; `validate` lists them all."""
@@ -81,13 +81,18 @@ def result_text(report: PassReport, took_s: float, *, converged: bool = False) -
 
 
 def _result(report: PassReport, took_s: float, converged: bool) -> str:
-    if converged:
-        return f"everything is ready after {took_s:.0f} s"
     done = sum(step.result == "done" for step in report.steps)
     total = len(report.steps)
-    steps = f"{done} of {total} steps done in {took_s:.1f} s" if total else "nothing was done"
+    if converged:
+        return f"everything is ready after {took_s:.0f} s ({plural(done, 'step')})"
+    if report.unsettled:
+        return f"{report.unsettled} ({done} of {plural(total, 'step')} done)"
+    steps = (
+        f"{done} of {plural(total, 'step')} done in {took_s:.1f} s" if total else "nothing was done"
+    )
     waiting = sum(bool(c.waits) for c in report.plan.changes) if report.plan else 0
-    later = f"; {waiting} changes wait for a later pass" if waiting else ""
+    waits = "waits" if waiting == 1 else "wait"
+    later = f"; {plural(waiting, 'change')} {waits} for a later pass" if waiting else ""
     return steps + later
 
 

@@ -20,7 +20,7 @@ def test_a_deleted_placement_of_many_replicas_is_held_and_approve_lets_exactly_i
     assert held.code == 4, held
     assert set(world.living()) == before
 
-    world.reconcile("approve", code=0)
+    world.reconcile("approve", "--yes", code=0)
     # More than what was approved is held again, all of it.
     world.remove("placements/other.yaml")
     world.commit("more gone")

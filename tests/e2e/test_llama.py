@@ -60,7 +60,7 @@ def test_llama_server_is_started_chats_is_replaced_and_leaves_nothing(world: Wor
     world.remove("placements/smol.yaml")
     world.commit("gone")
     world.reconcile("--wait", "--timeout", "30")
-    world.reconcile("approve")
+    world.reconcile("approve", "--yes")
     world.converge(60)
     until(
         "nothing is left",

@@ -116,7 +116,7 @@ def test_the_workflow_has_no_privilege_and_no_secret() -> None:
     assert "secrets." not in text
     runs = [step["run"] for step in workflow["jobs"]["validate"]["steps"] if "run" in step]
     assert any("reconcile validate --output github" in run for run in runs)
-    assert any("--dry-run --offline" in run for run in runs)
+    assert any("--dry-run --base" in run for run in runs)
 
 
 def test_a_copy_of_the_example_validates_wherever_it_lies(tmp_path: Path) -> None:

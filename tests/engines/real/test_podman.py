@@ -97,7 +97,7 @@ def test_a_launch_in_a_container_serves_and_is_stopped_and_removed(
     world.remove("placements/boxed.yaml")
     world.commit("gone")
     world.reconcile("--wait", "--timeout", "30")
-    world.reconcile("approve")
+    world.reconcile("approve", "--yes")
     world.converge(60)
     until("the container is removed", lambda: not containers(launch))
     until("no process is left", lambda: not world.nodes.processes("gpu-a"))

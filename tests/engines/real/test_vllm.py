@@ -71,7 +71,7 @@ def test_a_real_vllm_is_started_over_ssh_chats_and_leaves_nothing(
     world.remove("placements/real.yaml")
     world.commit("gone")
     world.reconcile("--wait", "--timeout", "60", timeout_s=90)
-    world.reconcile("approve")
+    world.reconcile("approve", "--yes")
     world.converge(120)
     until(
         "neither server, engine core nor worker is left on any node",
