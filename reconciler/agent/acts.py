@@ -143,6 +143,12 @@ class Actor:
             for gpu in spec.gpus:
                 if gpu in held_gpus:
                     raise AgentError("gpu-taken", "GPU %s is held by launch %s" % (gpu, other.name))
+            for gpu in _alias(spec, other):
+                raise AgentError(
+                    "gpu-taken",
+                    "GPU %s has the index of one that launch %s holds by another name"
+                    % (gpu, other.name),
+                )
             for name, port in sorted(spec.ports.items()):
                 if port in held_ports:
                     raise AgentError(
@@ -359,6 +365,17 @@ def _holds(seen: Seen) -> "tuple[set[str] | None, set[int]]":
         return None, set()
     mine = [p for p in record["places"] if p["rank"] == record["rank"]]
     return {g for p in mine for g in p["gpus"]}, {n for p in mine for n in p["ports"].values()}
+
+
+def _alias(spec: Spec, other: Seen) -> List[str]:
+    """Declared GPUs of `spec` that `other` holds: a renamed node or an edited list renames GPUs,
+    and what they are told apart by on the node is the index."""
+    theirs = other.spec.get("gpu_index") if other.spec else None
+    if spec.gpu_source != "declared" or not isinstance(theirs, dict):
+        return []
+    held, _ = _holds(other)
+    taken = [theirs[name] for name in held or () if name in theirs]
+    return [name for name in spec.gpus if spec.gpu_index.get(name, -1) in taken]
 
 
 def _nudge(seen: Seen) -> None:

@@ -179,9 +179,31 @@ def _shard(
                 use.holders.setdefault(slot.uuid, set()).add(shard.launch)
         return
     for place in places:
-        for gpu in place.gpus:
+        for gpu in _as_named_now(node, place, use):
             use.holders.setdefault(gpu, set()).add(shard.launch)
         use.ports.update(place.ports.values())
+
+
+def _as_named_now(node: Node, place: Place, use: NodeUse) -> tuple[str, ...]:
+    """The GPUs of a place by the names of today.
+
+    Declared GPUs are named by the document: a renamed node or an edited list renames them, and what
+    holds one by its old name holds it still. By default the name ends with the index; else nobody
+    can tell which one it is, and it may be any.
+    """
+    names = tuple(slot.uuid for slot in use.slots)
+    if node.gpus.source != "declared" or set(place.gpus) <= set(names):
+        return place.gpus
+    found: list[str] = []
+    for gpu in place.gpus:
+        index = gpu.removeprefix(f"{place.node}-gpu-")
+        if gpu in names:
+            found.append(gpu)
+        elif index == gpu or not index.isdecimal():
+            return names
+        elif int(index) < len(names):
+            found.append(names[int(index)])
+    return tuple(found)
 
 
 def _addresses(node: Node) -> frozenset[str]:

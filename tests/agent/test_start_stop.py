@@ -76,6 +76,16 @@ def test_a_gpu_is_not_given_twice(node: Node, specs: Specs) -> None:
     assert node.start(late) == "started"
 
 
+def test_a_declared_gpu_is_not_given_twice_under_another_name(node: Node, specs: Specs) -> None:
+    node.start(with_gpus(specs.shell("a-0-aaaaa", ["sleep", "60"]), "old-gpu-0", "old-gpu-1"))
+    late = with_gpus(specs.shell("b-0-aaaaa", ["sleep", "60"]), "new-gpu-0")
+    refused = refusal(node, late)
+    assert refused.code == "gpu-taken"
+    assert refused.message == (
+        "GPU new-gpu-0 has the index of one that launch a-0-aaaaa holds by another name"
+    )
+
+
 def test_a_gpu_of_another_fleets_launch_is_taken_and_the_launch_untouched(
     node: Node, specs: Specs
 ) -> None:

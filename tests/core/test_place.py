@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reconciler.core.model import AdapterPort, GpuInventory, Needs, NodeFabric
 from reconciler.core.observed import (
     AdapterSeen,
@@ -121,6 +123,22 @@ def test_declared_gpus_are_taken_by_records_alone() -> None:
     world = wants().node("n1", inventory=inventory)
     world = world.launch("chat-0", on="n1", gpus=("n1-gpu-0",)).edit_placement("chat", replicas=2)
     assert gpus(planned(world), "chat-1") == (("n1-gpu-1",),)
+
+
+def test_declared_gpus_stay_taken_when_their_node_or_their_list_is_renamed() -> None:
+    inventory = GpuInventory(klass="npu", count=2, source="declared")
+    world = wants().node("n1", inventory=inventory)
+    world = world.launch("chat-0", on="n1", gpus=("n1-gpu-1",)).edit_placement("chat", replicas=2)
+    renamed = replace(inventory, ids=("npu-a", "npu-b"))
+    assert gpus(planned(world.edit_node("n1", gpus=renamed)), "chat-1") == (("npu-a",),)
+
+
+def test_a_declared_gpu_that_is_in_the_list_no_more_may_be_any() -> None:
+    inventory = GpuInventory(klass="npu", count=2, source="declared", ids=("npu-a", "npu-b"))
+    world = wants().node("n1", inventory=inventory)
+    world = world.launch("chat-0", on="n1", gpus=("npu-a",)).edit_placement("chat", replicas=2)
+    world = world.edit_node("n1", gpus=replace(inventory, ids=("npu-c", "npu-d")))
+    assert "has 0 free GPUs of 2" in hold(planned(world), "replica chat-1").message
 
 
 def test_gpu_types_are_not_mixed_on_a_node_or_over_nodes() -> None:
