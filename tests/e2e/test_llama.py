@@ -17,6 +17,8 @@ SERVER, MODEL = LLAMA / "run" / "llama-server", LLAMA / "model.gguf"
 
 pytestmark = [
     pytest.mark.engine,
+    # One at a time: the threads of two servers that wait for each other spin on two cores.
+    pytest.mark.xdist_group("llama"),
     pytest.mark.skipif(
         not (SERVER.exists() and MODEL.exists()),
         reason="no real llama-server and model here: `make engines-real` fetches them",
@@ -30,7 +32,7 @@ def profile(world: World, context: int, **fields: Any) -> None:
         engine="llamacpp",
         model="smol",
         runtime={"kind": "binary", "path": str(SERVER)},
-        args=("--ctx-size", str(context), "--threads", "2", "--n-gpu-layers", "0"),
+        args=("--ctx-size", str(context), "--threads", "1", "--n-gpu-layers", "0"),
         **fields,
     )
 

@@ -326,6 +326,6 @@ def chat(url: str, model: str, text: str = "hello") -> dict[str, Any]:
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         reply: dict[str, Any] = json.load(answer)
         return reply
