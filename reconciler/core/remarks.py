@@ -13,10 +13,18 @@ from reconciler.core.model import Desired, NodeState
 
 
 def departed(desired: Desired, access: Access) -> list[Hold]:
-    """A node taken out of the repo is held until it is seen empty."""
+    """A node taken out of the repo is held until it is seen empty, unless another document of the
+    repo reaches the machine: then it was renamed."""
     holds = []
+    here = {
+        answer.machine_id
+        for name, answer in access.answers.items()
+        if name not in desired.departed and desired.nodes[name].state is not NodeState.LOST
+    }
     for name in sorted(desired.departed):
         answer = access.answers.get(name)
+        if answer is not None and answer.machine_id in here:
+            continue
         if answer is None:
             why = "it does not answer, so what it runs is not known"
         else:

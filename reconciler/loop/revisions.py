@@ -108,7 +108,10 @@ def choose(head: Head, facts: LeaseFacts, force: str, load: Load, *, rewritten: 
         return _repairs(before, facts, force, load, head.error)
     nodes, commits = departed(desired, before, facts.departed, load)
     notes = (
-        (f"the branch was rewritten: {force[:10]}, in force before, is not in its history",)
+        (
+            f"{force[:10]}, in force before, is not in the history of"
+            f" {desired.revision.ref or 'HEAD'}: it is another branch, or was rewritten",
+        )
         if rewritten
         else ()
     )
@@ -180,8 +183,14 @@ def is_empty(answer: NodeAnswer | None) -> bool:
 
 
 def still_departed(commits: Mapping[str, str], observed: Observed) -> dict[str, str]:
-    """What the leases keep naming: departed nodes that were not seen empty in this pass."""
-    return {n: c for n, c in commits.items() if not is_empty(observed.answer(n))}
+    """What the leases keep naming: departed nodes that were not seen empty in this pass, nor under
+    the name that another document gives them."""
+    here = {a.machine_id for n in observed.nodes if n not in commits and (a := observed.answer(n))}
+
+    def gone(answer: NodeAnswer | None) -> bool:
+        return is_empty(answer) or (answer is not None and answer.machine_id in here)
+
+    return {n: c for n, c in commits.items() if not gone(observed.answer(n))}
 
 
 def pruned(

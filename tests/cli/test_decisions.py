@@ -135,6 +135,15 @@ def test_a_silent_departed_node_stays_named() -> None:
     assert still_departed({"a": "one", "b": "one"}, observed) == {"b": "one"}
 
 
+def test_a_node_that_was_renamed_has_not_departed() -> None:
+    shard = ready_shard(desired("one"), "chat-0", "a")
+    machine = answer("a", shard)
+    looks = {n: NodeLook(n, replace(machine, machine_id=m)) for n, m in (("a", "m1"), ("b", "m2"))}
+    assert still_departed({"a": "one"}, Observed("me", looks)) == {"a": "one"}
+    looks["b"] = NodeLook("b", replace(machine, machine_id="m1"))
+    assert still_departed({"a": "one"}, Observed("me", looks)) == {}
+
+
 # --- Fewer rights -----------------------------------------------------------------------------
 
 

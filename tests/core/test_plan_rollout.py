@@ -409,6 +409,14 @@ def test_a_departed_node_is_held_until_it_is_seen_empty() -> None:
     assert Reason.NODE_NOT_EMPTY in {h.reason for h in silent.holds}
 
 
+def test_a_departed_node_whose_machine_another_document_reaches_was_renamed() -> None:
+    world = chat(2).with_nodes("gpu-c")
+    machine = world.observed.answer("gpu-a")
+    assert machine is not None
+    renamed = world.answers_with("gpu-c", machine_id=machine.machine_id).depart("gpu-a")
+    assert "node gpu-a" not in holds(planned(renamed))
+
+
 def test_unlike_drivers_under_one_replica_are_told_and_do_not_hold_it() -> None:
     from reconciler.core.observed import GpuSeen, GpusPart
 
