@@ -180,7 +180,7 @@ class Telling:
             if event.causes:
                 fields["because"] = "; ".join(event.causes)
             shown = {name: printable(text) for name, text in fields.items() if text}
-            tell = self._logger.warning if event.kind in _LOUD else self._logger.info
+            tell = self._logger.warning if _is_loud(event) else self._logger.info
             tell(event.kind, **shown)
 
     def failed(self, traceback_text: str) -> None:
@@ -189,6 +189,11 @@ class Telling:
 
 
 _LOUD = frozenset({"revision.error", "lease", "hold", "endpoints"})
+
+
+def _is_loud(event: Event) -> bool:
+    """What somebody may have to look into; that it is over is good news."""
+    return event.kind in _LOUD and event.after not in ("", "published")
 
 
 def _serve(listen: str, metrics: Metrics, telling: Telling, report_json: Any) -> Any:

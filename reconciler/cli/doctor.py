@@ -27,13 +27,14 @@ def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
     """Check every node: reachable, agent, Python, GPUs, mode, and findings.
 
     Every start that is due now is asked about as well: the second table says which node would
-    refuse it, and why. Exit code 3: some node has a finding, or would refuse.
+    refuse it, and why. Reads the working tree, as `validate` does, or --ref. Exit code 3: some
+    node has a finding, or would refuse.
     """
     from reconciler.report.clean import printable
     from reconciler.report.status_text import table
 
     with Session.of(ctx, repo, ref) as session:
-        desired = session.inventory()
+        desired = session.inventory(worktree=True)
         observed = session.look(desired)
         now_s = time.time()
         checks = fit.ask(session.pool, desired, observed)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import click
 
 from reconciler.cli.leasing import actor
 from reconciler.cli.options import repo_options, seconds
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
+from reconciler.report.words import duration
+
+A_DAY_S = 86_400.0
 
 
 @click.command()
@@ -46,8 +51,10 @@ def hold(
         if for_s is not None:
             wish["for_s"] = for_s
         session.pool.request(desired, node, "hold", set=wish)
-    until = (
-        f" for {for_s:g} s" if for_s is not None else f"; `reconcile hold {node} --clear` ends it"
-    )
-    click.echo(f"{launch or node} is held{until}.")
+    if for_s is None:
+        click.echo(f"{launch or node} is held; `reconcile hold {node} --clear` ends it.")
+        return int(Exit.OK)
+    end = datetime.now(UTC) + timedelta(seconds=for_s)
+    day = "%H:%M" if for_s < A_DAY_S else "%Y-%m-%d %H:%M"
+    click.echo(f"{launch or node} is held until {end:{day}} UTC ({duration(for_s)}).")
     return int(Exit.OK)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reconciler.errors import Exit, SettingsError
+from reconciler.report.words import plural
 
 if TYPE_CHECKING:
     from reconciler.nodes.discover import Discovered
@@ -31,12 +32,12 @@ name: {name}
 version: 1
 # Every launch carries this id. Two repositories with one id would fight: never copy it.
 id: {id}
-ssh: {{}}
+# How nodes are logged in to, unless a Node says otherwise; empty: as `ssh` of this account would.
+# ssh: {{user: ops}}
 """
 
 NODE = """\
-# A GPU machine. Rename to <name>.yaml, correct the values, and look: `reconcile doctor`.
-#
+# A GPU machine; a file of its own in this folder, or several in one, with --- between them.
 # kind: Node
 # name: gpu-a
 # address: 10.0.0.1
@@ -47,6 +48,46 @@ NODE = """\
 #   # The machine's own /etc/ssh/ssh_host_ed25519_key.pub; it is never learnt by itself.
 #   host_key: ssh-ed25519 AAAA...
 """
+
+CATALOG = """\
+# Weights, and one way to run them on one class of GPUs.
+# kind: Model
+# name: llama-8b
+# path: /models/llama-8b # on the nodes
+# served_names: [llama-8b]
+# ---
+# kind: Profile
+# name: llama-8b-h100
+# model: llama-8b
+# engine: vllm
+# gpu_class: h100-80gb
+# gpus_per_node: 1
+# args: [--max-model-len, 16384] # reach the engine untouched; port and host are the reconciler's
+"""
+
+PLACEMENT = """\
+# Which profile runs, how often and where.
+# kind: Placement
+# name: chat
+# profile: llama-8b-h100
+# replicas: 2
+# pool: h100
+"""
+
+EXAMPLES = {
+    "nodes/example.yaml": NODE,
+    "catalog/example.yaml": CATALOG,
+    "placements/example.yaml": PLACEMENT,
+}
+"""All of it commented out: it validates, and nothing runs before a person says what."""
+
+
+NEXT = (
+    "1. Describe your nodes: `reconcile init --from-node USER@HOST`, or nodes/example.yaml.",
+    "2. Say what runs: catalog/example.yaml and placements/example.yaml.",
+    "3. `reconcile validate` reads it all; `git init` and a commit (a daemon follows commits).",
+    "4. `reconcile doctor` looks at the nodes; `reconcile --dry-run` shows what would be done.",
+)
 
 
 @click.command()
@@ -110,13 +151,12 @@ def _new_fleet(target: Path, name: str | None) -> int:
             if not readme.exists():
                 readme.write_text(f"{text}\n", encoding="utf-8")
         fleet.write_text(FLEET.format(name=chosen, id=uuid.uuid4()), encoding="utf-8")
-        (target / "nodes" / "README.md").write_text(
-            f"{FOLDERS['nodes']}\n\n```yaml\n{NODE}```\n", encoding="utf-8"
-        )
-    click.echo(f"Made fleet {chosen} in {target}.")
-    click.echo("Next: describe your nodes (nodes/README.md has one, or `reconcile init --from-node")
-    click.echo("HOST`), then `reconcile validate` and `reconcile doctor`; commit, and")
-    click.echo("`reconcile --dry-run` shows what would be done.")
+        for part, text in EXAMPLES.items():
+            if not (target / part).exists():
+                (target / part).write_text(text, encoding="utf-8")
+    click.echo(f"Made fleet {chosen} in {target}. Next:")
+    for step in NEXT:
+        click.echo(f"  {step}")
     return int(Exit.OK)
 
 
@@ -173,7 +213,7 @@ def _write_node(target: Path, found: _Found, identity: str, jump: str, pool: str
             hint = "remove it, or give the node another name with --node-name"
             raise SettingsError(str(path), "exists already", hint) from None
     gpus = seen.answer.gpus
-    said = f"{len(gpus.items)} GPUs" if not gpus.error else f"GPUs not read: {gpus.error}"
+    said = plural(len(gpus.items), "GPU") if not gpus.error else f"GPUs not read: {gpus.error}"
     click.echo(f"Wrote {path}: {said}, host key {seen.host_key.fingerprint}.")
     click.echo(
         "Read it, correct what it cannot know (pool, labels, fabrics), `reconcile validate`."

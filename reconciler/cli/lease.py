@@ -11,9 +11,13 @@ from reconciler.cli.session import Session
 from reconciler.errors import Exit
 
 
-@click.group(no_args_is_help=False)
-def lease() -> None:
-    """Show who acts on the nodes, or take over."""
+@click.group(invoke_without_command=True)
+@click.pass_context
+def lease(ctx: click.Context) -> int:
+    """Show who acts on the nodes (`show`, also without a word), or take over (`take`)."""
+    if ctx.invoked_subcommand is None:
+        return int(ctx.invoke(show))
+    return 0
 
 
 @lease.command()
@@ -45,8 +49,10 @@ def show(ctx: click.Context, repo: str | None, ref: str | None, output: str) -> 
             rows.append((name, answer.lease_error or "(never led)", "", "", ""))
         else:
             one = answer.lease
-            left = f"{one.remaining_s:.0f} s" if one.remaining_s > 0 else "expired"
-            rows.append((name, printable(one.owner), str(one.epoch), left, one.revision[:10]))
+            owner, left = printable(one.owner), f"{one.remaining_s:.0f} s"
+            if one.remaining_s <= 0:
+                owner, left = f"(was {owner})" if owner else "", "free"
+            rows.append((name, owner, str(one.epoch), left, one.revision[:10]))
     click.echo("\n".join(table(rows)))
     return int(Exit.OK)
 

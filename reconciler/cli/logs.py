@@ -15,7 +15,7 @@ from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from reconciler.core.observed import Observed
+    from reconciler.core.observed import Observed, Shard
 
 POLL_S = 0.5
 """How often --follow asks: one small request over a connection that is open anyway."""
@@ -54,13 +54,10 @@ def logs(
 
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory()
-        spots = sorted(_spots(session.look(desired), replica), key=lambda s: -s.seq)
+        observed = session.look(desired)
+        spots = sorted(_spots(observed, replica), key=lambda s: -s.seq)
         if not spots:
-            raise SettingsError(
-                f"replica {replica}",
-                "no node that answers has a launch of it",
-                "`reconcile status` lists replicas",
-            )
+            raise _no_such(observed, replica)
         spot = next((s for s in spots if s.rank == rank), None)
         if spot is None:
             ranks = ", ".join(sorted({str(s.rank) for s in spots}))
@@ -68,6 +65,10 @@ def logs(
         say(f"{spot.launch}, rank {spot.rank} on {spot.node}:")
         fields = {"launch": spot.launch} | ({"command": name} if name else {})
         said = session.pool.request(desired, spot.node, "logs", lines=lines, **fields)
+        known = said.get("commands", [])
+        if name and name not in known:
+            there = f"there are: {', '.join(known)}" if known else "nothing of it has a log yet"
+            raise SettingsError(f"--command {name}", "is no process of it", there)
         while True:
             for line in said.get("lines", []):
                 click.echo(printable(line))
@@ -81,7 +82,28 @@ def logs(
 def _spots(observed: Observed, name: str) -> Iterator[Spot]:
     for node, look in observed.nodes.items():
         for shard in look.answer.shards if look.answer else ():
-            labels, record = shard.labels, shard.record
-            replica = (labels.replica if labels else "") or (record.replica if record else "")
-            if name in (replica, shard.launch):
-                yield Spot(node, shard.launch, shard.rank, record.seq if record else 0)
+            if name in (replica_of(shard), shard.launch):
+                yield Spot(node, shard.launch, shard.rank, shard.record.seq if shard.record else 0)
+
+
+def replica_of(shard: Shard) -> str:
+    """By the label, which follows a rename; else by the record."""
+    labels, record = shard.labels, shard.record
+    return (labels.replica if labels else "") or (record.replica if record else "")
+
+
+def _no_such(observed: Observed, name: str) -> SettingsError:
+    """Of a placement, with its replicas."""
+    replicas = {
+        replica_of(shard)
+        for look in observed.nodes.values()
+        for shard in (look.answer.shards if look.answer else ())
+    }
+    mine = sorted(r for r in replicas if r.rpartition("-")[0] == name)
+    if mine:
+        return SettingsError(name, "is a placement", f"name one replica: {', '.join(mine)}")
+    return SettingsError(
+        f"replica {name}",
+        "no node that answers has a launch of it",
+        "`reconcile status` lists replicas",
+    )

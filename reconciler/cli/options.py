@@ -29,7 +29,9 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 def repo_options(command: F) -> F:
     """`--repo` and `--ref`; given after a subcommand they win over those before it."""
     command = click.option(
-        "--ref", metavar="REF", help="Branch, tag or commit; default: HEAD of the repo."
+        "--ref",
+        metavar="REF",
+        help="Branch, tag or commit; default: HEAD (a dry run: the working tree).",
     )(command)
     return click.option(
         "--repo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ from reconciler.cli.options import repo_options
 from reconciler.cli.output import must_agree, say
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
+from reconciler.report.words import plural
 
 if TYPE_CHECKING:
     from reconciler.core.changes import Plan
@@ -31,8 +33,7 @@ def retry(ctx: click.Context, placement: str, repo: str | None, ref: str | None)
         observed = session.look(desired)
         full = session.source.load(session.revision())
         if placement not in full.placements:
-            known = ", ".join(sorted(full.placements)) or "none"
-            raise SettingsError(f"placement {placement}", "does not exist", f"there are: {known}")
+            raise _no_placement(placement, full.placements)
         forgiven = retries(diff(full, observed), placement)
         if not forgiven:
             say(f"Nothing of placement {placement} was ever launched: there is nothing to forgive.")
@@ -42,10 +43,19 @@ def retry(ctx: click.Context, placement: str, repo: str | None, ref: str | None)
         reason = f"retry {placement} by {actor(session)}"
         nodes = store(session, desired, observed, reason, retries=merged)
     click.echo(
-        f"Failures of {', '.join(sorted(forgiven))} are forgiven, on {len(nodes)} nodes."
+        f"Failures of {', '.join(sorted(forgiven))} are forgiven, on {plural(len(nodes), 'node')}."
         " The next pass tries anew."
     )
     return int(Exit.OK)
+
+
+def _no_placement(name: str, known: Collection[str]) -> SettingsError:
+    mine = name.rpartition("-")[0]
+    if mine in known:
+        hint = f"it is a replica: `reconcile retry {mine}` forgives all of its placement"
+        return SettingsError(f"placement {name}", "does not exist", hint)
+    there = ", ".join(sorted(known)) or "none"
+    return SettingsError(f"placement {name}", "does not exist", f"there are: {there}")
 
 
 def retries(diff: Diff, placement: str) -> dict[str, int]:
@@ -72,9 +82,10 @@ def stored_retries(observed: Observed, fleet: str) -> dict[str, int]:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) -> int:
-    """Let exactly what a guard holds now through, and nothing more than that.
+    """Let through exactly what a guard or `update: manual` holds now, at HEAD (or --ref).
 
-    Stores the set itself (replica, from → to or removed); later sets that are part of it pass.
+    Shows the set and asks; --yes does not ask. Stores the set itself (replica, from → to or
+    removed), so later sets that are part of it pass, and nothing more than that.
     """
     from reconciler.core.codec import to_json
     from reconciler.loop.passes import Request, run_pass
@@ -102,7 +113,9 @@ def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) ->
         approvals = list(dict.fromkeys((*kept, *wanted)))
         reason = f"approve by {actor(session)}"
         nodes = store(session, desired, observed, reason, approvals=[to_json(a) for a in approvals])
-    click.echo(f"{len(wanted)} changes are approved, on {len(nodes)} nodes.")
+    are = "is" if len(wanted) == 1 else "are"
+    changes, on = plural(len(wanted), "change"), plural(len(nodes), "node")
+    click.echo(f"{changes} {are} approved, on {on}.")
     return int(Exit.OK)
 
 

@@ -110,6 +110,8 @@ def root(
             "--expect", f"{expect!r} is too short", f"give {SHORTEST_DIGEST} characters or all"
         )
     with Session.of(ctx, repo, ref) as session:
+        if session.ref is not None and "://" not in session.location:
+            session.revision()  # A slip in --ref is told as such, not as a head that is broken.
         if dry_run:
             stand_in = _stand_in(session, offline, base, observed)
             return _dry_run(session, stand_in, output, detailed_exitcode, allow_dirty)

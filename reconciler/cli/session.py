@@ -126,13 +126,18 @@ class Session:
             publisher=publisher,
         )
 
-    def inventory(self) -> Desired:
+    def inventory(self, *, worktree: bool = False) -> Desired:
         """The newest revision that tells which nodes there are. For commands that ask nodes.
 
-        Raises InvalidFleet or GitError where not even an older revision does.
+        `worktree`: what is not committed yet, where there is a working tree and no --ref. Raises
+        InvalidFleet or GitError where not even an older revision does.
         """
         from reconciler.loop.head import inventory, read_head
 
+        if worktree and self.ref is None and self.source.has_worktree:
+            head = read_head(self.source, None, worktree=True)
+            if head.desired is not None:
+                return head.desired
         head = read_head(self.source, self.ref)
         found = head.desired or inventory(self.source, head.revision)
         if found is not None:

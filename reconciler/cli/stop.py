@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from reconciler.cli.leasing import actor, leases
+from reconciler.cli.logs import replica_of
 from reconciler.cli.options import repo_options, seconds
 from reconciler.cli.output import must_agree, say
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, NodeError, SettingsError
+
+if TYPE_CHECKING:
+    from reconciler.core.observed import Observed
 
 
 @click.command()
@@ -35,11 +41,7 @@ def stop(
             if look.answer and any(s.launch == launch for s in look.answer.shards)
         )
         if not nodes:
-            raise SettingsError(
-                f"launch {launch}",
-                "no node that answers has it",
-                "`reconcile status` lists launches",
-            )
+            raise _no_such(observed, launch)
         if not must_agree(f"Stop {launch} on {', '.join(nodes)}?", yes=yes):
             say("Nothing was stopped.")
             return int(Exit.ERROR)
@@ -64,3 +66,20 @@ def stop(
                     failed += 1
                     click.echo(f"{node}: {error}")
     return int(Exit.PARTIAL if failed else Exit.OK)
+
+
+def _no_such(observed: Observed, name: str) -> SettingsError:
+    """Of a replica, with its launches that live: a restart of one that is wanted needs a name."""
+    found = sorted(
+        f"{shard.launch} on {node}"
+        for node, look in observed.nodes.items()
+        for shard in (look.answer.shards if look.answer else ())
+        if shard.alive and name == replica_of(shard)
+    )
+    if found:
+        return SettingsError(
+            f"launch {name}", "is a replica", f"name one of its launches: {', '.join(found)}"
+        )
+    return SettingsError(
+        f"launch {name}", "no node that answers has it", "`reconcile status` lists launches"
+    )

@@ -115,6 +115,8 @@ def _hold(name: str, answer: NodeAnswer, launches: dict[str, str]) -> Bar | None
         return None
     text = f"{name}: held by {hold.who or 'someone'}"
     text += f" ({hold.reason})" if hold.reason else ""
+    if hold.remaining_s is not None:
+        text += f" for another {max(1, round(hold.remaining_s / 60))} min"
     if hold.launch:
         launches[hold.launch] = text
         return None

@@ -135,6 +135,10 @@ def relabel(parts: Parts, replica: JudgedReplica) -> None:
             continue
         step = RelabelStep(replica.replica, view.launch, tidy.nodes_of(view), labels)
         wait = parts.access.why_not(step.nodes, view.launch)
+        if not view.alive:
+            # Its history goes with it: without a line, since nothing runs under either name.
+            parts.draft.repairs += [] if wait else [step]
+            continue
         renamed = replica.renamed_from
         parts.draft.changes.append(
             Change(

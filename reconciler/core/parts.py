@@ -20,6 +20,7 @@ from reconciler.core.observed import ApprovedChange
 from reconciler.core.rollout import Budget, Wait
 from reconciler.core.starts import Going, Starter
 from reconciler.core.verdict import JudgedLaunch, JudgedReplica, Verdict
+from reconciler.core.verdicts import without_fields
 
 _LIVE_OLD = (Verdict.STALE, Verdict.MISPLACED, Verdict.UNHEALTHY)
 
@@ -145,13 +146,13 @@ def add_change(
     wait: Wait | None = None,
 ) -> None:
     effective = replica.effective
-    canary = "canary: " if effective and effective.canary and after is None else ""
+    canary = "goes first (canary): " if effective and effective.canary and after is None else ""
     parts.draft.changes.append(
         Change(
             address=replica.replica,
             placement=replica.placement,
             symbol=symbol,
-            reason=canary + judged.reason,
+            reason=canary + without_fields(judged.reason, judged.changes),
             verdict=str(judged.verdict),
             changes=judged.changes,
             before=judged.view.fingerprint,

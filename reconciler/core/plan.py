@@ -101,8 +101,11 @@ def _is_leaving(desired: Desired, replica: JudgedReplica) -> bool:
     return desired.placements[replica.placement].suspend
 
 
-def _starts_first(replica: JudgedReplica) -> tuple[bool, str, int, str]:
-    return not replica.launches, replica.placement, replica.ordinal, replica.replica
+def _starts_first(replica: JudgedReplica) -> tuple[bool, str, bool, int, str]:
+    """What ran before, then in order; but of a placement the canary, for which the others wait."""
+    canary = replica.effective is not None and replica.effective.canary
+    ran = bool(replica.launches) or canary
+    return not ran, replica.placement, not canary, replica.ordinal, replica.replica
 
 
 def _leaves_first(replica: JudgedReplica) -> tuple[bool, str, int, str]:
@@ -287,7 +290,7 @@ def _that_holds(verdict: GuardVerdict, draft: Draft) -> GuardVerdict:
 
 
 def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) -> Summary:
-    by = Counter(change.symbol for change in changes)
+    by = Counter(symbol for symbol, _ in {(c.symbol, c.address) for c in changes})
     touched = {c.address for c in changes} | {h.subject.removeprefix("replica ") for h in holds}
     calm = sum(r.wanted and r.replica not in touched for r in counts.odd)
     return Summary(
@@ -296,6 +299,6 @@ def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) ->
         replace=by[Symbol.STOP_FIRST] + by[Symbol.START_FIRST],
         relabel=by[Symbol.RELABEL],
         unknown=by[Symbol.UNKNOWN],
-        held=len(holds),
+        held=sum(not h.subject.startswith("guard ") for h in holds),
         unchanged=counts.matching + calm,
     )

@@ -32,7 +32,7 @@ class Budget:
         if replica in self._moving or len(self._moving) < self._parallel:
             return None
         return Reason.MAX_PARALLEL, (
-            f"{len(self._moving)} replicas are being replaced, at most {self._parallel} at a time"
+            f"waits for {_some(self._moving)}: at most {self._parallel} at a time"
             f" (max_parallel {self._desired.fleet.max_parallel})"
         )
 
@@ -107,3 +107,9 @@ class Budget:
                 limit = max(mine, default=1)
             self._model_limit[model] = limit
         return self._model_limit[model]
+
+
+def _some(replicas: set[str]) -> str:
+    """The first of them by name, and how many there are beside."""
+    names = sorted(replicas)
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

@@ -88,9 +88,10 @@ def _clear(parts: Parts, replica: JudgedReplica, own: Going, seats: Sequence[Sea
 def back_off(replica: JudgedReplica) -> Wait:
     """How long it waits for its next start, after how many that failed."""
     failures = replica.backoff.failures
+    starts = "1 failed start" if failures == 1 else f"{failures} failed starts"
     return Reason.CRASH_LOOP if failures >= CRASH_LOOP else Reason.BACKOFF, (
-        f"{failures} failed starts; the next one in {replica.backoff.remaining_s:.0f} s"
-        f" (`reconcile retry {replica.replica}` starts it at once)"
+        f"{starts}; the next one in {replica.backoff.remaining_s:.0f} s"
+        f" (`reconcile retry {replica.placement}` starts it at once)"
     )
 
 
@@ -103,7 +104,7 @@ def _add_start(
 ) -> None:
     assert replica.effective is not None
     last = replica.launches[0] if replica.launches else None
-    canary = "canary: " if replica.effective.canary else ""
+    canary = "goes first (canary): " if replica.effective.canary else ""
     parts.draft.changes.append(
         Change(
             address=replica.replica,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reconciler.core.catalog import Catalog
+from reconciler.core.catalog import Catalog, parse_replica
 from reconciler.core.endings import Ending, overdue
 from reconciler.core.fingerprint import method_known
-from reconciler.core.model import Placement
+from reconciler.core.model import PER_NODE, Placement
 from reconciler.core.verdict import Effective, FieldChange, JudgedLaunch, Verdict
 from reconciler.core.views import Sighting
 
@@ -91,6 +91,11 @@ def why_stale(case: Case) -> tuple[FieldChange, ...]:
     return changes
 
 
+def without_fields(reason: str, changes: tuple[FieldChange, ...]) -> str:
+    """`reason` for whoever shows the fields beside it."""
+    return reason.removesuffix(f": {in_words(changes)}") if changes else reason
+
+
 def in_words(changes: tuple[FieldChange, ...]) -> str:
     """`profile.args[2] 8192 → 16384`, at most three of them."""
     shown = ", ".join(f"{c.path} {c.before or '–'} → {c.after or '–'}" for c in changes[:3])
@@ -149,12 +154,25 @@ def _surplus(case: Case) -> str:
     if not view.alive:
         return ""
     if case.placement is None:
-        return f"nobody wants replica {view.replica}"
+        return _why_unwanted(case)
     if case.current_ready and view.launch != case.current:
         return f"{case.current} has taken over"
     if case.current and view.launch not in (case.current, case.kept):
         return f"{case.current} is to take over"
     return ""
+
+
+def _why_unwanted(case: Case) -> str:
+    """By which edit a replica is not wanted any more."""
+    view, desired = case.sighting.view, case.catalog.desired
+    name = (parse_replica(view.replica) or ("", 0))[0]
+    placement = desired.placements.get(name)
+    if placement is None:
+        return f"placement {name} is not in git (any more)"
+    if placement.replicas == PER_NODE:
+        return f"its node is none of placement {name}'s"
+    count = int(placement.replicas)
+    return f"placement {name} has {count} replica{'' if count == 1 else 's'} now"
 
 
 def _suspended(case: Case) -> str:
@@ -178,7 +196,7 @@ def _stale(case: Case) -> str:
 def _other_profile(case: Case) -> str:
     view, placement = case.sighting.view, case.placement
     if case.effective is not None and view.fingerprint != case.effective.fingerprint:
-        return "another profile than its placement's"
+        return "the profile was edited"
     if placement is not None and placement.restart and view.restart != placement.restart:
         return "a restart is asked for"
     return ""

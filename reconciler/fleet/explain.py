@@ -175,6 +175,8 @@ def _unknown(name: str, node: Mapping[str, Any], path: Path) -> tuple[str, str]:
     special = _SAY_INSTEAD.get(name) if not path else None
     if special:
         return message, special
+    if path == ("gpus",) and name == "declared":
+        return message, "write 'source: declared'"
     if name.startswith("."):
         return message, f"a place for anchors is named x-…: write 'x-{name[1:]}'"
     return message, nearest(name, known) or f"fields here are {listed(known, 40)}"

@@ -129,7 +129,9 @@ def _verdict(entry: TreeEntry) -> Finding | None:
         stem = top.lower().removesuffix(".yaml").removesuffix(".yml")
         near = nearest(stem, known) or nearest(top, known)
         if near:
-            hint = f"{near} (read are fleet.yaml and the folders {listed(FOLDERS)})"
+            home = next((n for n in FOLDERS if stem.startswith(n[:-1]) and path == top), "")
+            said = f"move it under {home}/" if home else near
+            hint = f"{said} (read are fleet.yaml and the folders {listed(FOLDERS)})"
             sure = any(stem.startswith(name[:-1]) for name in (*FOLDERS, "fleet"))
             return refused(path, "it is not read", hint, warning=not sure)
     return None

@@ -12,7 +12,7 @@ from itertools import islice
 from reconciler.core.model import Desired, Revision
 from reconciler.errors import GitError, InvalidFleet
 from reconciler.loop.seams import SourceLike
-from reconciler.report.passreport import Finding, HeadError
+from reconciler.report.passreport import WORKTREE, Finding, HeadError
 
 MAX_WALK = 1_000
 """Commits looked at for one whose inventory validates: a fleet broken for longer needs a person."""
@@ -64,7 +64,7 @@ def invalid_head(source: SourceLike, revision: Revision | None, error: InvalidFl
     return HeadError(
         reason=errors[0].reason if errors else "SchemaFailed",
         message=error.reason,
-        revision=str(revision) if revision else "the working tree",
+        revision=str(revision) if revision else WORKTREE,
         author=author,
         findings=findings,
     )

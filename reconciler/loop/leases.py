@@ -66,6 +66,16 @@ def already_held(observed: Observed, owner: str, fleet: str, least_s: float) -> 
     return Held(epochs)
 
 
+def leader(observed: Observed, owner: str, fleet: str) -> str:
+    """Another owner whose lease of `fleet` lives on a node in sight; empty: none."""
+    for name in answering(observed):
+        answer = observed.nodes[name].answer
+        lease = answer.lease if answer else None
+        if lease and lease.fleet == fleet and lease.remaining_s > 0 and lease.owner != owner:
+            return lease.owner
+    return ""
+
+
 def acquire(pool: PoolLike, desired: Desired, nodes: Iterable[str]) -> Held:
     """Ask for the leases of all nodes that answer."""
     asked = pool.lease(

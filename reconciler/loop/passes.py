@@ -22,6 +22,7 @@ from reconciler.loop.telling import idle, nothing, report
 from reconciler.loop.values import Decision, Request, Stopwatch
 from reconciler.nodes.apply import ApplyReport
 from reconciler.report.passreport import HeadError, PassReport, StepOutcome
+from reconciler.report.words import lead_words
 
 
 def run_pass(edges: Edges, request: Request) -> PassReport:
@@ -120,6 +121,7 @@ def act(
             request.on_plan(decision.plan)
         published = publishing.publish(edges, decision)
         watch.lap("publish")
+        working = _with_leader(edges, working, decision)
         return report(edges, request, head, working, decision, watch=watch, published=published)
     held = take(edges, desired, decision.observed)
     watch.lap("lease")
@@ -127,17 +129,21 @@ def act(
         if held.fresh:
             observed = edges.pool.look(desired)
             watch.lap("look")
+            if held.other:
+                # By name alone: what the node said counts down, and would be news in each pass.
+                name = leases.leader(observed, edges.owner, desired.fleet.id)
+                held = replace(held, other=name or held.other)
             decision = decide(edges, working, observed)
             watch.lap("plan")
         _check_expected(request, decision.plan)
         allowed = limits.only_on(
             decision.plan,
             held.epochs.keys(),
-            f"another reconciler holds the lease: {held.other}" if held.other else "no lease",
+            lead_words(held.other) if held.other else "no lease",
             Reason.LEASE_HELD,
         )
         if held.other:
-            allowed = limits.only_repairs(allowed, f"LeaseHeld: {held.other}", Reason.LEASE_HELD)
+            allowed = limits.only_repairs(allowed, lead_words(held.other), Reason.LEASE_HELD)
         decision = replace(decision, plan=allowed)
         if request.on_plan:
             request.on_plan(decision.plan)
@@ -156,6 +162,12 @@ def act(
         else:
             leases.ask(edges.pool, desired, held.epochs, "release")
     return report(edges, request, head, kept, decision, steps, held.other, watch, published)
+
+
+def _with_leader(edges: Edges, working: revisions.Working, decision: Decision) -> revisions.Working:
+    """A pass with nothing to do names who would be in its way, too."""
+    name = leases.leader(decision.observed, edges.owner, decision.desired.fleet.id)
+    return replace(working, notes=(*working.notes, lead_words(name))) if name else working
 
 
 def take(edges: Edges, desired: Desired, observed: Observed) -> leases.Held:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reconciler.core.model import Desired
 from reconciler.core.observed import Observed
-from reconciler.loop import outcome, revisions
+from reconciler.loop import leases, outcome, revisions
 from reconciler.loop.head import Head
 from reconciler.loop.seams import Edges
 from reconciler.loop.values import Decision, Request, Stopwatch
@@ -41,7 +41,12 @@ def report(
         working_on=decision.desired.revision,
         head_error=working.error,
         plan=decision.plan,
-        placements=placement_statuses(decision.desired, decision.diff, decision.plan),
+        placements=placement_statuses(
+            decision.desired,
+            decision.diff,
+            decision.plan,
+            acting=_is_acted_on(edges, request, decision),
+        ),
         nodes=node_statuses(decision.desired, decision.observed),
         steps=steps,
         endpoints=published,
@@ -54,6 +59,13 @@ def report(
         applied = replace(made.revisions, applied=decision.desired.revision.commit)
         return replace(made, revisions=applied)
     return made
+
+
+def _is_acted_on(edges: Edges, request: Request, decision: Decision) -> bool:
+    """Whether anybody carries this plan out: this pass, or whoever leads the fleet."""
+    return request.act or bool(
+        leases.leader(decision.observed, edges.owner, decision.desired.fleet.id)
+    )
 
 
 def _revisions(head: Head, in_force: str, applied: str) -> Revisions:
@@ -74,7 +86,11 @@ def nothing(edges: Edges, request: Request, head: Head, watch: Stopwatch) -> Pas
         revisions=_revisions(head, "", request.applied),
         exit_code=outcome.exit_code(None, ()),
         head_error=head.error,
-        notes=("no revision tells which nodes there are: nothing is done",),
+        notes=(
+            "the working tree does not validate: nothing is planned"
+            if request.worktree
+            else "no revision tells which nodes there are: nothing is done",
+        ),
         durations_s=watch.took_s,
     )
 

@@ -110,6 +110,8 @@ class NodeStatus:
     look_ms: float = 0.0
     held_by: str = ""
     """Who holds it by hand, and why; empty for nobody."""
+    held_for_s: float = 0.0
+    """Until the hold ends by itself; 0: it does not, or there is none."""
     lease_owner: str = ""
     lease_remaining_s: float = 0.0
 
@@ -135,6 +137,10 @@ class Finding:
         text = f"{text}; {self.hint}" if self.hint else text
         by = f" (commit {self.commit[:10]} by {self.author})" if self.commit else ""
         return text + by
+
+
+WORKTREE = "the working tree"
+"""In place of a commit's name."""
 
 
 @dataclass(frozen=True)

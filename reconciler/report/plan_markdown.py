@@ -15,8 +15,9 @@ from reconciler.report.clean import masked, masked_argv, masked_env, printable, 
 from reconciler.report.words import (
     VERBS,
     cost_words,
+    plan_words,
     short_revision,
-    summary_words,
+    shown_holds,
     waits_words,
     where,
     why_words,
@@ -43,7 +44,7 @@ def plan_markdown(plan: Plan, basis: str = "") -> str:
 
 
 def _blocks(plan: Plan, basis: str) -> Iterator[str]:
-    yield f"### Plan: {summary_words(plan.summary)}"
+    yield f"### Plan: {plan_words(plan)}"
     yield ""
     yield f"Revision `{_code(short_revision(plan.revision))}`"
     if basis:
@@ -52,9 +53,9 @@ def _blocks(plan: Plan, basis: str) -> Iterator[str]:
     for guard in plan.guards:
         if not guard.passed:
             verdict = "approved" if guard.approved else "**held by a guard**"
-            said = f"{guard.name}, {guard.scope}: {guard.value}, limit {guard.limit}"
+            said = guard.message or f"{guard.scope}: {guard.value}, limit {guard.limit}"
             yield ""
-            yield f"> {verdict}: {escaped(said)}. {escaped(guard.message)}"
+            yield f"> {verdict}: {guard.name}: {escaped(said)}"
     if plan.changes:
         yield ""
         yield "| | replica | what | why | where | meanwhile |"
@@ -62,11 +63,12 @@ def _blocks(plan: Plan, basis: str) -> Iterator[str]:
         yield from (_row(change, plan) for change in plan.changes)
     for change in plan.changes:
         yield from _details(change)
-    if plan.holds:
+    holds = shown_holds(plan)
+    if holds:
         yield ""
         yield "**Held**"
         yield ""
-        yield from (_hold(hold) for hold in plan.holds)
+        yield from (_hold(hold) for hold in holds)
     if plan.warnings:
         yield ""
         yield "**Warnings**"

@@ -13,8 +13,10 @@ from reconciler.report.clean import masked, printable, shortened
 from reconciler.report.words import (
     VERBS,
     cost_words,
+    plan_words,
+    share_words,
     short_revision,
-    summary_words,
+    shown_holds,
     waits_words,
     where,
     why_words,
@@ -31,12 +33,12 @@ def plan_text(plan: Plan, basis: str = "") -> str:
 
 
 def _lines(plan: Plan, basis: str) -> Iterator[str]:
-    summary = f"{short_revision(plan.revision)}: {summary_words(plan.summary)}"
+    summary = f"{short_revision(plan.revision)}: {plan_words(plan)}"
     yield printable(summary)
     if basis:
         yield printable(f"({basis})")
     body = [line for change in plan.changes for line in _change(change, plan)]
-    body += [line for hold in plan.holds for line in _hold(hold)]
+    body += [line for hold in shown_holds(plan) for line in _hold(hold)]
     if body:
         yield ""
         yield from body
@@ -45,7 +47,7 @@ def _lines(plan: Plan, basis: str) -> Iterator[str]:
     yield from _section("Warnings", [printable(w) for w in plan.warnings])
     if body:
         yield ""
-        yield f"Plan: {summary_words(plan.summary)}. Digest {plan.plan_digest or 'none'}"
+        yield f"Plan: {plan_words(plan)}. Digest {plan.plan_digest or 'none'}"
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:
@@ -87,14 +89,13 @@ def _hold(hold: Hold) -> Iterator[str]:
 
 
 def _guard(guard: GuardVerdict) -> str:
-    verdict = "approved" if guard.approved else "HELD"
-    said = f"{guard.name}, {guard.scope}: {guard.value}, limit {guard.limit}: {verdict}"
-    return printable(f"{said}: {guard.message}" if guard.message else said)
+    said = guard.message or f"{guard.scope}: {guard.value}, limit {guard.limit}"
+    return printable(f"{'approved' if guard.approved else 'HELD'}: {guard.name}: {said}")
 
 
 def _capacity(plan: Plan) -> list[str]:
     return [
-        printable(f"{c.placement} ({c.model}): {c.ready} of {c.wanted} ready, lowest {c.lowest}")
+        printable(f"{c.placement} ({c.model}): {share_words(c.ready, c.wanted)}, lowest {c.lowest}")
         for c in plan.capacity
         if c.lowest < c.ready or c.ready < c.wanted
     ]

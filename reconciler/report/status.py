@@ -86,14 +86,15 @@ class _Facts:
     guards: tuple[GuardVerdict, ...]
     wanted: int
     ready: int
+    acting: bool
 
     def any(self, verdicts: Iterable[Verdict]) -> bool:
         return any(r.wanted and r.verdict in verdicts for r in self.replicas)
 
     @property
     def acts(self) -> bool:
-        """This pass starts, stops or relabels something of it."""
-        return any(c.steps for c in self.changes)
+        """This pass (or whoever leads the fleet) starts, stops or relabels something of it."""
+        return self.acting and any(c.steps for c in self.changes)
 
     @property
     def alive(self) -> bool:
@@ -125,13 +126,16 @@ def _is_rejected(replica: JudgedReplica) -> bool:
     return bool(replica.effective and (replica.effective.rejected or replica.effective.waiting))
 
 
-def placement_statuses(desired: Desired, diff: Diff, plan: Plan) -> tuple[PlacementStatus, ...]:
-    """One status per placement of the revision, by name."""
+def placement_statuses(
+    desired: Desired, diff: Diff, plan: Plan, *, acting: bool = True
+) -> tuple[PlacementStatus, ...]:
+    """One status per placement of the revision, by name. `acting`: somebody carries the plan out;
+    else what is due and not begun is no progress."""
     sorted_out = _BySubject(
         _by_placement(diff.replicas), _by_placement(plan.changes), _by_placement(plan.holds)
     )
     return tuple(
-        _status(desired, _facts(placement, sorted_out, plan))
+        _status(desired, _facts(placement, sorted_out, plan, acting))
         for _, placement in sorted(desired.placements.items())
     )
 
@@ -159,7 +163,7 @@ class _BySubject:
     holds: Mapping[str, Sequence[Hold]]
 
 
-def _facts(placement: Placement, found: _BySubject, plan: Plan) -> _Facts:
+def _facts(placement: Placement, found: _BySubject, plan: Plan, acting: bool) -> _Facts:
     replicas = tuple(found.replicas.get(placement.name, ()))
     wanted = [r for r in replicas if r.wanted]
     addresses = {r.replica for r in replicas}
@@ -176,6 +180,7 @@ def _facts(placement: Placement, found: _BySubject, plan: Plan) -> _Facts:
         ),
         wanted=0 if placement.suspend else count,
         ready=sum(r.ready for r in wanted),
+        acting=acting,
     )
 
 
@@ -225,7 +230,8 @@ def _not_ready(facts: _Facts) -> str:
 def replica_status(replica: JudgedReplica) -> ReplicaStatus:
     """A replica by the launch that it is shown by."""
     shown = shown_launch(replica)
-    if shown is None:
+    if shown is None or (replica.blocked and not shown.view.alive):
+        # Where it ran once is not where it perhaps runs now.
         return ReplicaStatus(
             replica.replica,
             replica.verdict.value,
@@ -291,6 +297,7 @@ def _node(name: str, state: str, observed: Observed) -> NodeStatus:
         detail=answer.shards_error or answer.gpus.error,
         look_ms=look.look_ms,
         held_by=f"{hold.who}: {hold.reason}" if hold and not hold.launch else "",
+        held_for_s=(hold.remaining_s or 0.0) if hold and not hold.launch else 0.0,
         lease_owner=lease.owner if lease else "",
         lease_remaining_s=lease.remaining_s if lease else 0.0,
     )

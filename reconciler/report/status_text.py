@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from reconciler.core.verdicts import without_fields
 from reconciler.report.clean import masked, printable, shortened
 from reconciler.report.passreport import (
+    WORKTREE,
     ConditionKind,
     HeadError,
     NodeStatus,
@@ -18,7 +20,7 @@ from reconciler.report.passreport import (
     ReplicaStatus,
     Revisions,
 )
-from reconciler.report.words import SHORT_COMMIT, plural
+from reconciler.report.words import SHORT_COMMIT, duration, lead_words, plural
 
 FINDINGS_SHOWN = 20
 """Findings of a bad head in one report; `validate` lists them all."""
@@ -35,7 +37,7 @@ def _lines(report: PassReport, replicas: bool) -> Iterator[str]:
         yield ""
         yield from head_error_lines(report.head_error)
     if report.lease_held_by:
-        yield printable(f"LeaseHeld: {report.lease_held_by} acts on this fleet")
+        yield printable(f"LeaseHeld: {lead_words(report.lease_held_by)}")
     yield from (printable(note) for note in report.notes)
     if report.placements:
         yield ""
@@ -51,13 +53,17 @@ def _lines(report: PassReport, replicas: bool) -> Iterator[str]:
 
 
 def revisions_words(revisions: Revisions) -> str:
-    """`head main@8f2c1e0a4b, in force the same, applied (not yet)`."""
+    """`head main@8f2c1e0a4b, in force the same, applied the same`.
+
+    What was applied is known only where everything is as wanted, or was since this process began:
+    else nothing is said of it.
+    """
     ref = f"{revisions.ref}@" if revisions.ref else ""
     head = f"{ref}{revisions.head[:SHORT_COMMIT]}" if revisions.head else "unknown"
-    return (
-        f"head {head}, in force {_same(revisions.in_force, revisions.head)}, "
-        f"applied {_same(revisions.applied, revisions.head)}"
-    )
+    said = f"head {head}, in force {_same(revisions.in_force, revisions.head)}"
+    if not revisions.applied:
+        return said
+    return f"{said}, applied {_same(revisions.applied, revisions.head)}"
 
 
 def _same(commit: str, head: str) -> str:
@@ -93,7 +99,8 @@ def _result(report: PassReport, took_s: float, converged: bool) -> str:
     waiting = sum(bool(c.waits) for c in report.plan.changes) if report.plan else 0
     waits = "waits" if waiting == 1 else "wait"
     later = f"; {plural(waiting, 'change')} {waits} for a later pass" if waiting else ""
-    return steps + later
+    led = f"{lead_words(report.lease_held_by)}: " if report.lease_held_by else ""
+    return led + steps + later
 
 
 _OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}
@@ -101,9 +108,10 @@ _OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}
 
 def head_error_lines(error: HeadError) -> Iterator[str]:
     """Loudly: which commit, by whom, in which file and line."""
-    of = f" {error.revision}" if error.revision else ""
+    of = f"head {error.revision}" if error.revision else "head"
+    of = error.revision if error.revision == WORKTREE else of
     by = f" by {error.author}" if error.author else ""
-    yield printable(f"{error.reason}: head{of}{by}: {error.message}")
+    yield printable(f"{error.reason}: {of}{by}: {error.message}")
     for finding in error.findings[:FINDINGS_SHOWN]:
         yield f"  {printable(str(finding))}"
     if len(error.findings) > FINDINGS_SHOWN:
@@ -151,8 +159,10 @@ def _replica(replica: ReplicaStatus) -> Iterator[str]:
     ready = "ready" if replica.ready else "not ready"
     place = f" on {' + '.join(replica.nodes)}" if replica.nodes else ""
     endpoint = f" at {replica.endpoint}" if replica.endpoint else ""
-    reason = f": {replica.reason}" if replica.reason else ""
-    said = f"  {replica.replica}: {replica.verdict}, {ready}{place}{endpoint}{reason}"
+    why = without_fields(replica.reason, replica.changes)
+    reason = f": {why}" if why else ""
+    launch = f" ({replica.launch})" if replica.launch else ""
+    said = f"  {replica.replica}: {replica.verdict}, {ready}{place}{endpoint}{launch}{reason}"
     yield printable(said)
     for field in replica.changes:
         before = shortened(masked(field.path, field.before)) or "(none)"
@@ -167,6 +177,7 @@ def _is_notable(node: NodeStatus) -> bool:
 def _node(node: NodeStatus) -> str:
     parts = [node.state] if node.state != "active" else []
     parts += [node.error] if node.error else []
-    parts += [f"held by {node.held_by}"] if node.held_by else []
+    ends = f" (for another {duration(node.held_for_s)})" if node.held_for_s else ""
+    parts += [f"held by {node.held_by}{ends}"] if node.held_by else []
     parts += [node.detail] if node.detail else []
     return f"{node.node}: {': '.join(parts)}"

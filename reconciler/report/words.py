@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reconciler.core.changes import Capacity, Change, Seat, Summary, Symbol
+from reconciler.core.changes import Capacity, Change, Hold, Plan, Reason, Seat, Summary, Symbol
 from reconciler.core.model import Revision
 from reconciler.core.verdict import Verdict
 
@@ -30,6 +30,19 @@ VERBS: dict[Symbol, str] = {
     Symbol.UNKNOWN: "unknown, left alone",
     Symbol.BLOCKED: "blocked",
 }
+
+
+def lead_words(other: str) -> str:
+    """Of whoever holds the leases: a name, or a whole sentence where it is not that simple."""
+    return other if " " in other else f"{other} leads this fleet"
+
+
+def duration(seconds: float) -> str:
+    """`2h`, `1h 30m`, `45 s`: as coarse as a person asks."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return " ".join(p for p in (f"{hours}h" * bool(hours), f"{minutes}m" * bool(minutes)) if p)
 
 
 def plural(count: int, word: str) -> str:
@@ -58,6 +71,18 @@ def summary_words(summary: Summary) -> str:
     return (said or "nothing to do") + unchanged
 
 
+def plan_words(plan: Plan) -> str:
+    """The summary, and how much of it a guard holds."""
+    held = {c.address for c in plan.changes if c.waits_for is Reason.BLAST_RADIUS}
+    guarded = f"; a guard holds {len(held)} of them" if held else ""
+    return summary_words(plan.summary) + guarded
+
+
+def shown_holds(plan: Plan) -> list[Hold]:
+    """Without those that say what a guard's own line says."""
+    return [h for h in plan.holds if not h.subject.startswith("guard ")]
+
+
 def where(change: Change) -> str:
     """On which nodes, and from where to where if it moves."""
     before, after = seats_words(change.before_seats), seats_words(change.after_seats)
@@ -76,7 +101,7 @@ def cost_words(change: Change, capacity: Sequence[Capacity]) -> str:
     if change.symbol not in (Symbol.STOP_FIRST, Symbol.START_FIRST):
         return ""
     said = [
-        f"{c.lowest} of {c.wanted} ready (now {c.ready})"
+        f"{share_words(c.lowest, c.wanted)} (now {c.ready})"
         for c in capacity
         if c.placement == change.placement
     ]
@@ -85,14 +110,23 @@ def cost_words(change: Change, capacity: Sequence[Capacity]) -> str:
     return "; ".join(said)
 
 
+def share_words(ready: int, wanted: int) -> str:
+    """`3 of 4 ready`; `3 ready, 0 wanted` where it is more than are wanted."""
+    return f"{ready} of {wanted} ready" if ready <= wanted else f"{ready} ready, {wanted} wanted"
+
+
 def why_words(change: Change) -> str:
-    """`stale: another profile than its placement's`; that all is well is no reason for a change."""
+    """`stale: the profile was edited`; that all is well is no reason for a change."""
     verdict = "" if change.verdict == Verdict.MATCHING.value else change.verdict
-    return ": ".join(word for word in (verdict, change.reason) if word)
+    between = ", " if change.reason.startswith("goes first") else ": "
+    return between.join(word for word in (verdict, change.reason) if word)
 
 
 def waits_words(change: Change) -> str:
     """Why this pass does not do (all of) it, with the reason's published name."""
     if not change.waits:
         return ""
+    if change.waits_for is Reason.BLAST_RADIUS:
+        # The guard's own line has the sentence; repeated for each replica it hides the plan.
+        return f"held by the guard ({change.waits_for})"
     return f"{change.waits} ({change.waits_for})" if change.waits_for else change.waits

@@ -291,6 +291,19 @@ def test_init_makes_a_fleet_that_validates_with_an_id_of_its_own(cli: Cli, tmp_p
     assert len(ids) == 2
 
 
+def test_init_writes_an_example_of_every_kind_that_validates_without_its_hashes(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli("init", str(tmp_path))
+    for part in ("nodes", "catalog", "placements"):
+        path = tmp_path / part / "example.yaml"
+        shown = [line for line in path.read_text().splitlines()[1:] if "host_key" not in line]
+        lines = [line.removeprefix("# ") for line in shown]
+        path.write_text("\n".join(lines) + "\n")
+    ran = cli("--repo", str(tmp_path), "validate")
+    assert ran.code == 0, ran.out + ran.err
+
+
 def test_init_overwrites_nothing(cli: Cli, tmp_path: Path) -> None:
     cli("init", str(tmp_path))
     before = (tmp_path / "fleet.yaml").read_text()

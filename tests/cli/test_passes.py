@@ -82,8 +82,17 @@ def test_the_lease_of_another_means_that_nothing_is_sent_and_exit_4() -> None:
     w.in_force(commit_id("one"), owner="other@host", left=40.0)
     report = run_pass(w.edges, Request())
     assert report.exit_code == Exit.BLOCKED
-    assert "other@host" in report.lease_held_by
+    assert report.lease_held_by == "other@host", "without seconds, or each pass has news"
     assert all(not plan.steps for plan in w.applied)
+
+
+def test_a_pass_with_nothing_to_do_names_who_leads_too() -> None:
+    w = world()
+    w.run_ready(desired("one"))
+    w.in_force(commit_id("one"), owner="other@host", left=40.0)
+    report = run_pass(w.edges, Request())
+    assert (report.exit_code, w.pool.leases) == (Exit.OK, [])
+    assert "other@host leads this fleet" in report.notes
 
 
 def test_a_dry_run_shows_the_plan_also_while_another_holds_the_lease() -> None:

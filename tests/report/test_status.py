@@ -33,6 +33,7 @@ from reconciler.report.status import (
     NEEDS_A_PERSON,
     node_statuses,
     placement_statuses,
+    replica_status,
 )
 
 DESIRED = Desired(
@@ -194,3 +195,17 @@ def test_every_reason_is_documented_once_and_no_other() -> None:
 
 def test_no_reason_is_both_a_blocker_and_a_persons() -> None:
     assert not NEEDS_A_PERSON & BLOCKERS
+
+
+def test_what_is_due_and_nobody_begins_is_missing() -> None:
+    plan = replace(PLAN, changes=(change(Symbol.START),))
+    both = (replica(0, Verdict.MISSING), replica(1, Verdict.MISSING))
+    (found,) = placement_statuses(DESIRED, Diff(both), plan, acting=False)
+    assert found.health is Health.MISSING
+    assert not next(c for c in found.conditions if c.kind is ConditionKind.RECONCILING).status
+
+
+def test_what_perhaps_runs_out_of_sight_is_not_shown_where_it_once_ran() -> None:
+    lost = replica(1, Verdict.UNREACHABLE, alive=False)
+    shown = replica_status(replace(lost, blocked="perhaps on gpu-b"))
+    assert (shown.nodes, shown.reason) == ((), "perhaps on gpu-b")

@@ -100,7 +100,7 @@ def _host_key(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> I
     path = ("ssh", "host_key")
     problem = host_key_problem(key)
     if problem:
-        hint = "paste a line of 'ssh-keyscan HOST' without the host: 'ssh-ed25519 AAAA…'"
+        hint = "paste the machine's own /etc/ssh/ssh_host_ed25519_key.pub: 'ssh-ed25519 AAAA…'"
         yield repo.finding(entry, path, problem, hint, reason=Reason.SCHEMA_FAILED)
         return
     known = seen.setdefault(key.split()[1], entry)

@@ -1,0 +1,61 @@
+"""Words that every output shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Symbol
+from reconciler.core.model import Revision
+from reconciler.report.passreport import Revisions
+from reconciler.report.plan_markdown import plan_markdown
+from reconciler.report.plan_text import plan_text
+from reconciler.report.status_text import revisions_words
+from reconciler.report.words import duration, lead_words, share_words, why_words
+
+SENTENCE = "model m in pool p: 2 of 4 replicas would be removed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45.0, "45 s"), (119.0, "119 s"), (180.0, "3m"), (7200.0, "2h"), (5400.0, "1h 30m")],
+)
+def test_a_duration_is_as_coarse_as_it_is_long(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_more_ready_than_wanted_is_not_told_as_a_share() -> None:
+    assert share_words(3, 0) == "3 ready, 0 wanted"
+    assert share_words(3, 4) == "3 of 4 ready"
+
+
+def test_the_canary_reads_as_one_sentence() -> None:
+    change = Change("a-0", "a", Symbol.START_FIRST, "goes first (canary): the profile was edited")
+    assert why_words(change) == "goes first (canary): the profile was edited"
+    stale = Change("a-0", "a", Symbol.START_FIRST, change.reason, verdict="stale")
+    assert why_words(stale) == "stale, goes first (canary): the profile was edited"
+
+
+def test_whoever_leads_is_named_and_a_sentence_stays_one() -> None:
+    assert lead_words("ops@control") == "ops@control leads this fleet"
+    assert lead_words("fleet x is led from elsewhere") == "fleet x is led from elsewhere"
+
+
+def test_what_was_applied_is_left_out_where_nobody_knows() -> None:
+    assert revisions_words(Revisions("a" * 40, "a" * 40, "", "main")) == (
+        "head main@aaaaaaaaaa, in force the same"
+    )
+    assert revisions_words(Revisions("a" * 40, "a" * 40, "a" * 40)).endswith("applied the same")
+
+
+def test_a_guards_sentence_stands_once_in_a_plan() -> None:
+    stops = tuple(
+        Change(f"a-{n}", "a", Symbol.STOP, "r", waits=SENTENCE, waits_for=Reason.BLAST_RADIUS)
+        for n in range(3)
+    )
+    guard = GuardVerdict("removed", "model m in pool p", "30%", "2 of 4", False, SENTENCE)
+    hold = Hold("guard removed: model m in pool p", Reason.BLAST_RADIUS, SENTENCE)
+    plan = Plan(Revision("a" * 40), changes=stops, holds=(hold,), guards=(guard,))
+    for text in (plan_text(plan), plan_markdown(plan)):
+        assert text.count(SENTENCE) == 1
+        assert text.count("held by the guard (BlastRadius)") == 3
+        assert "a guard holds 3 of them" in text
