@@ -15,7 +15,7 @@ from reconciler.core import brakes, quarantine, rename, views, wanted
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import ending
 from reconciler.core.model import Desired
-from reconciler.core.observed import Observed
+from reconciler.core.observed import ApprovedChange, Observed
 from reconciler.core.replicas import Pass
 from reconciler.core.verdict import Diff
 from reconciler.core.verdicts import Case, judge
@@ -33,7 +33,17 @@ def diff(desired: Desired, observed: Observed, *, shortcut: bool = True) -> Diff
     groups = wanted.group(sightings.launches)
     chosen, renamed = _choose(catalog, groups)
     retries = _retries(desired, observed)
-    pass_ = Pass(catalog, sightings, groups, chosen, renamed, retries, shortcut)
+    pass_ = Pass(
+        catalog,
+        sightings,
+        groups,
+        chosen,
+        renamed,
+        retries,
+        shortcut,
+        observed,
+        _approved(desired, observed),
+    )
     replicas = list(pass_.wanted_replicas())
     unwanted = list(pass_.unwanted_replicas())
     if unwanted:
@@ -63,6 +73,13 @@ def _retries(desired: Desired, observed: Observed) -> dict[str, int]:
             for replica, seq in lease.retries.items():
                 retries[replica] = max(seq, retries.get(replica, 0))
     return retries
+
+
+def _approved(desired: Desired, observed: Observed) -> frozenset[ApprovedChange]:
+    """What people let through, as any node's lease says."""
+    leases = (look.answer.lease for look in observed.nodes.values() if look.answer)
+    own = (lease for lease in leases if lease is not None and lease.fleet == desired.fleet.id)
+    return frozenset(change for lease in own for change in lease.approvals)
 
 
 def _choose(

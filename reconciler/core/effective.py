@@ -9,12 +9,13 @@ with, so a placement cannot swing between two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from reconciler.core.backoff import KEPT_FAILURES
 from reconciler.core.endings import Ending, Fault
 from reconciler.core.model import Placement, ResolvedProfile
+from reconciler.core.observed import ApprovedChange
 from reconciler.core.verdict import Effective
 from reconciler.core.views import Sighting
 
@@ -25,6 +26,17 @@ full: the failures then stay on one node, and nothing would ever end them."""
 
 Launches = Sequence[tuple[Sighting, Ending | None]]
 """Of one replica, newest first."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A freeze, or `update: manual`."""
+
+    reason: str
+    """Frozen | ManualUpdate."""
+    message: str
+    approved: frozenset[ApprovedChange] = frozenset()
+    """Changes that a person let through all the same."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,11 @@ class Facts:
     fitting_nodes: Callable[[], int]
     """How many nodes could take today's profile, by the documents and by who answers; whether they
     are full is not counted: what this placement itself starts and stops would change the answer."""
+    has_room: Callable[[str], bool] = lambda replica: True
+    """Whether a replica has a place now, as far as answers tell; asked only where one that does not
+    run might be the canary."""
+    held: Held | None = None
+    """What people said against any change of this placement; None: nothing."""
     repairs_only: bool = False
     """The revision is in force under a head that is not: nothing moves on to another profile."""
 
@@ -56,15 +73,32 @@ def choose(
     today = Effective(facts.profile, facts.fingerprint)
     if facts.repairs_only:
         return {r: _as_before(launches, today) for r, launches in wanted.items()}
-    if _proven_at_a_glance(facts, wanted):
+    if facts.held is None and _proven_at_a_glance(facts, wanted):
         return dict.fromkeys(wanted, today)
     everything = [pair for launches in wanted.values() for pair in launches]
     everything += [pair for launches in others for pair in launches]
     tried = [s for s, _ in everything if s.view.fingerprint == facts.fingerprint]
     proven = {s.view.replica for s in tried if s.view.ever_ready}
+    last = _last_ready(facts, everything)
+    held = _held_back(facts, wanted, last) if facts.held and last else {}
+    if held:
+        free = {r: launches for r, launches in wanted.items() if r not in held}
+        return {**_unheld(facts, free, everything, tried, proven, last), **held}
+    return _unheld(facts, wanted, everything, tried, proven, last)
+
+
+def _unheld(
+    facts: Facts,
+    wanted: Mapping[str, Launches],
+    everything: Launches,
+    tried: Sequence[Sighting],
+    proven: Set[str],
+    last: Sighting | None,
+) -> Mapping[str, Effective]:
+    """For replicas that nobody holds back."""
+    today = Effective(facts.profile, facts.fingerprint)
     if proven and (len(proven) > 1 or _ready_long_enough(facts, tried)):
         return dict.fromkeys(wanted, today)
-    last = _last_ready(facts, everything)
     why = "" if proven else rejection(facts, everything)
     if why:
         return {r: _fallback(launches, last, facts, why) for r, launches in wanted.items()}
@@ -75,6 +109,32 @@ def choose(
         replica: _with_canary(facts, replica, launches, canary, last)
         for replica, launches in wanted.items()
     }
+
+
+def _held_back(
+    facts: Facts, wanted: Mapping[str, Launches], last: Sighting
+) -> dict[str, Effective]:
+    """Replicas that keep, and restart with, what they were last ready with.
+
+    A crash under a freeze is repaired, but must not smuggle in what the freeze holds. Who has
+    begun with today's profile goes on.
+    """
+    assert facts.held is not None
+    found = {}
+    for replica, launches in wanted.items():
+        begun = any(end is None and s.view.fingerprint == facts.fingerprint for s, end in launches)
+        kept = _kept(launches, last, facts)
+        change = ApprovedChange(replica, kept.view.fingerprint, facts.fingerprint)
+        if begun or kept.view.fingerprint == facts.fingerprint or change in facts.held.approved:
+            continue
+        found[replica] = Effective(
+            kept.view.profile,
+            kept.view.fingerprint,
+            waiting=True,
+            held=facts.held.reason,
+            reason=facts.held.message,
+        )
+    return found
 
 
 def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) -> str:
@@ -229,7 +289,8 @@ def _fallback(launches: Launches, last: Sighting | None, facts: Facts, why: str)
             facts.fingerprint,
             rejected=True,
             reason=f"profile {facts.placement.profile} is rejected ({why}),"
-            " and no other was ever ready here; edit it, or `reconcile retry`",
+            " and no other was ever ready here; edit it, or"
+            f" `reconcile retry {facts.placement.name}`",
         )
     kept = _kept(launches, last, facts)
     return Effective(
@@ -237,7 +298,8 @@ def _fallback(launches: Launches, last: Sighting | None, facts: Facts, why: str)
         kept.view.fingerprint,
         rejected=True,
         reason=f"profile {facts.placement.profile} is rejected ({why});"
-        " the last that was ready stays until it is edited",
+        " the last that was ready stays until it is edited, or"
+        f" `reconcile retry {facts.placement.name}`",
     )
 
 
@@ -267,19 +329,35 @@ def _delay(facts: Facts) -> int:
 
 def _canary(facts: Facts, wanted: Mapping[str, Launches]) -> str:
     """The replica that has come furthest with today's profile, else the one with least to lose."""
-    ranked = ((_canary_rank(facts, launches), replica) for replica, launches in wanted.items())
-    order = {replica: i for i, replica in enumerate(wanted)}
-    return min(ranked, key=lambda pair: (pair[0], order[pair[1]]), default=(0, ""))[1]
+    ranked = (
+        (_canary_rank(facts, replica, launches), order, replica)
+        for order, (replica, launches) in enumerate(wanted.items())
+    )
+    return min(ranked, default=(0, 0, ""))[2]
 
 
-def _canary_rank(facts: Facts, launches: Launches) -> int:
+def _canary_rank(facts: Facts, replica: str, launches: Launches) -> int:
     own = [(s, end) for s, end in launches if s.view.fingerprint == facts.fingerprint]
     if any(s.view.ever_ready for s, _ in own):
         return 0
     if any(end is None for _, end in own):
         return 1
+    if _makes_way(launches):
+        return 2
+    if all(end is not None for _, end in launches) and not facts.has_room(replica):
+        # It would wait for a place, and all the others for it.
+        return 6
     if any(end is not None and not end.on_request for _, end in own):
         return 2
     if any(s.silence or (s.damage and s.view.alive) for s, _ in launches):
         return 5
     return 4 if any(s.view.ready for s, _ in launches) else 3
+
+
+def _makes_way(launches: Launches) -> bool:
+    """Its newest launch was asked to stop although the replica is wanted: for its successor, which
+    is then not to be somebody else's."""
+    newest = launches[0] if launches else None
+    if newest is None or not newest[0].view.stop_asked:
+        return False
+    return newest[1] is None or newest[1].on_request

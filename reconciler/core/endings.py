@@ -67,13 +67,21 @@ def ending(sighting: Sighting) -> Ending | None:
     return Ending("stopped on request", on_request=True, age_s=_age(dead))
 
 
+OVERDUE_S = 15.0
+OVERDUE_SHARE = 0.05
+"""Beyond the start timeout, before the reconciler ends a launch itself. Its supervisor does that,
+and records a failure; a stop that came first would read as one on request, and the profile that
+never gets ready would never be rejected. The share is for clocks that do not run alike."""
+
+
 def overdue(sighting: Sighting) -> str:
     """Why an alive launch that was never ready is taken as timed out; empty: it is not."""
     view = sighting.view
     if view.ready or view.ever_ready or not view.alive:
         return ""
     for shard in view.shards.values():
-        if shard.alive and shard.started_age_s > shard.start_timeout_s:
+        late_s = shard.started_age_s - shard.start_timeout_s
+        if shard.alive and late_s > OVERDUE_S + OVERDUE_SHARE * shard.start_timeout_s:
             return (
                 f"not ready {shard.started_age_s:.0f} s after its start"
                 f" (the timeout is {shard.start_timeout_s:.0f} s)"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reconciler.core import policy
 from reconciler.core.access import Access
 from reconciler.core.changes import Reason
 from reconciler.core.guard import REMOVED, REPLACED, UNSEEN, Guards, Scope
-from reconciler.core.model import Desired, Freeze
+from reconciler.core.model import Desired
 from reconciler.core.observed import ApprovedChange
 from reconciler.core.rollout import Wait
 from reconciler.core.verdict import Brake, JudgedLaunch, JudgedReplica, Verdict
@@ -58,21 +59,12 @@ class Gates:
         return self._frozen(placement) or self._manual(placement, change)
 
     def _frozen(self, placement: str) -> Wait | None:
-        if self.desired.fleet.freeze:
-            return Reason.FROZEN, _freeze_text("the fleet", self.desired.fleet.freeze)
-        mine = self.desired.placements.get(placement)
-        if mine and mine.freeze:
-            return Reason.FROZEN, _freeze_text(f"placement {placement}", mine.freeze)
-        return None
+        return policy.frozen(self.desired, placement)
 
     def _manual(self, placement: str, change: ApprovedChange) -> Wait | None:
-        if self.desired.placements[placement].rollout.update != "manual":
-            return None
         if change in self.approved:
             return None
-        return Reason.MANUAL_UPDATE, (
-            f"placement {placement} has `update: manual`; `reconcile approve` lets it go on"
-        )
+        return policy.manual(self.desired.placements[placement])
 
     def _guard(self, name: str, scope: Scope) -> Wait | None:
         verdict = self.guards.stops(name, scope)
@@ -84,9 +76,3 @@ class Gates:
         if not mine or any(b.probe == replica.replica for b in mine):
             return None
         return Reason.SICK_TOGETHER, f"{mine[0].scope}: {mine[0].reason}"
-
-
-def _freeze_text(what: str, freeze: Freeze) -> str:
-    owner = f" by {freeze.owner}" if freeze.owner else ""
-    reason = f": {freeze.reason}" if freeze.reason else ""
-    return f"{what} is frozen{owner}{reason}"

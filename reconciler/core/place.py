@@ -79,6 +79,20 @@ class Placer:
         fits, refused = self._found(ask)
         return NoFit(sum_up(ask, fits, refused), refused)
 
+    def lacking(self, ask: Ask) -> int | None:
+        """How many more GPUs must be free for it to fit; None: free GPUs alone would not do."""
+        count = ask.resolved.profile.gpus_per_node
+        short = []
+        for node in self._scan(ask).scope.values():
+            use = self._ledger.use(node.name)
+            if self._refusal(ask, node) or use.error or len(use.slots) < count:
+                continue
+            sick = self._sick_gpus.get(node.name, NOBODY)
+            free = [s for s in use.free(frozenset(ask.without)) if s.uuid not in sick]
+            short.append(max(0, count - len(free)))
+        nodes = ask.resolved.profile.nodes
+        return sum(sorted(short)[:nodes]) or None if len(short) >= nodes else None
+
     def take(self, placement: str, launch: str, seats: Iterable[Seat]) -> None:
         """Nobody else gets these seats in this pass."""
         for seat in seats:

@@ -28,6 +28,7 @@ from reconciler.core.rollout import Wait
 from reconciler.core.starting import back_off, not_startable
 from reconciler.core.tally import is_ready
 from reconciler.core.verdict import JudgedLaunch, JudgedReplica, Verdict
+from reconciler.core.verdicts import without_fields
 
 
 def replace(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
@@ -158,6 +159,8 @@ def _stop_first(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None
     wait = None
     if is_ready(replica):
         wait = parts.budget.stop(replica.placement, replica.model)
+    if wait and not parts.freeing:
+        _never(parts, replica)
     stop, barred = stop_step(parts, old, voluntary=True)
     wait = wait or barred
     if wait is None:
@@ -176,6 +179,22 @@ def _stop_first(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None
     add_change(parts, replica, old, Symbol.STOP_FIRST, seats=seats, steps=(stop,), wait=wait)
 
 
+def _never(parts: Parts, replica: JudgedReplica) -> None:
+    """Nothing may be stopped first and nothing fits beside it: no later pass would do better.
+
+    Said once for a placement, with what is missing.
+    """
+    rollout = parts.desired.placements[replica.placement].rollout
+    subject = f"placement {replica.placement}"
+    if rollout.max_unavailable or any(h.subject == subject for h in parts.draft.holds):
+        return
+    message = (
+        "no ready replica may be stopped first (max_unavailable 0), and a successor beside it"
+        f" lacks {parts.starter.lacking(replica)}"
+    )
+    parts.draft.holds.append(Hold(subject, Reason.NO_CAPACITY, message, replica.placement))
+
+
 def _blocked(parts: Parts, replica: JudgedReplica, old: JudgedLaunch, hold: Hold) -> None:
     parts.draft.holds.append(hold)
     add_change(parts, replica, old, Symbol.BLOCKED, wait=(hold.reason, hold.message))
@@ -191,7 +210,7 @@ def under_way(parts: Parts, replica: JudgedReplica, old: JudgedLaunch, current: 
             address=replica.replica,
             placement=replica.placement,
             symbol=Symbol.START_FIRST,
-            reason=old.reason,
+            reason=without_fields(old.reason, old.changes),
             verdict=str(replica.verdict),
             changes=old.changes,
             before=old.view.fingerprint,
@@ -205,12 +224,12 @@ def under_way(parts: Parts, replica: JudgedReplica, old: JudgedLaunch, current: 
 
 
 def waiting_for_canary(parts: Parts, replica: JudgedReplica, live: JudgedLaunch) -> None:
-    """It keeps what was last ready until another replica has proved today's profile."""
+    """It keeps what was last ready until another replica has proved today's profile, or for as
+    long as people hold the change."""
     assert replica.effective is not None
-    live = dataclasses.replace(
-        live, verdict=Verdict.STALE, reason="its placement's profile was edited"
-    )
-    wait = Reason.CANARY, replica.effective.reason or "another replica tries the new profile first"
+    live = dataclasses.replace(live, verdict=Verdict.STALE, reason="the profile was edited")
+    reason = Reason(replica.effective.held) if replica.effective.held else Reason.CANARY
+    wait = reason, replica.effective.reason or "another replica tries the new profile first"
     symbol = Symbol.START_FIRST if could_surge(parts, replica) else Symbol.STOP_FIRST
     after = todays(parts, replica.placement)
     add_change(parts, replica, live, symbol, after=after, wait=wait)

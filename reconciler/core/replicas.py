@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from reconciler.core import effective, unseen, wanted
+from reconciler.core import effective, policy, unseen, wanted
 from reconciler.core.backoff import backoff
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import Ending
 from reconciler.core.fast import made
 from reconciler.core.model import NodeState, Placement
+from reconciler.core.observed import ApprovedChange, Observed
+from reconciler.core.room import has_room
 from reconciler.core.verdict import (
     Backoff,
     Effective,
@@ -41,6 +43,8 @@ class Pass:
     renamed: Mapping[str, Group]
     retries: Mapping[str, int]
     shortcut: bool
+    observed: Observed
+    approved: frozenset[ApprovedChange] = frozenset()
 
     @cached_property
     def ready_anywhere(self) -> frozenset[str]:
@@ -62,6 +66,8 @@ class Pass:
                 lambda fingerprint: fingerprint in self.ready_anywhere,
                 self.retries,
                 partial(self._fitting, placement),
+                partial(self._has_room, placement, {w.replica: w.node for w in own}),
+                self._held(placement),
                 self.catalog.desired.repairs_only,
             )
             profiles = effective.choose(facts, launches, others.get(name, ()))
@@ -102,6 +108,16 @@ class Pass:
             for node in wanted.fitting(placement, self.catalog)
         )
 
+    def _has_room(self, placement: Placement, nodes: Mapping[str, str], replica: str) -> bool:
+        return has_room(self.catalog, self.observed, placement, nodes.get(replica, ""))
+
+    def _held(self, placement: Placement) -> effective.Held | None:
+        said = policy.frozen(self.catalog.desired, placement.name)
+        if said:
+            return effective.Held(str(said[0]), said[1])
+        said = policy.manual(placement)
+        return effective.Held(str(said[0]), said[1], self.approved) if said else None
+
     def _matching(
         self, placement: Placement, want: Want, sighting: Sighting, profile: Effective
     ) -> JudgedReplica | None:
@@ -109,7 +125,7 @@ class Pass:
         view = sighting.view
         if not view.ready or view.fingerprint != profile.fingerprint or placement.suspend:
             return None
-        if profile.waiting:
+        if profile.waiting or profile.rejected:
             return None
         if placement.restart and placement.restart != view.restart:
             return None
@@ -205,7 +221,9 @@ class Pass:
         verdict, reason = _replica_verdict(placement, judged, ends, current, kept, blocked)
         if profile.waiting and verdict is Verdict.MATCHING:
             # Its launch is as wanted for now, but a person asks what has become of the edit.
-            verdict, reason = Verdict.STALE, f"its placement's profile was edited; {profile.reason}"
+            verdict, reason = Verdict.STALE, f"the profile was edited; {profile.reason}"
+        if profile.rejected and verdict is Verdict.MATCHING:
+            reason = "runs the last ready profile; today's is rejected"
         old = self.renamed.get(want.replica)
         return JudgedReplica(
             replica=want.replica,

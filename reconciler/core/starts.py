@@ -65,6 +65,15 @@ class Starter:
             nodes=why.nodes,
         )
 
+    def lacking(self, replica: JudgedReplica) -> str:
+        """What a successor beside the replica lacks, in words."""
+        ask = self._ask(replica, {})
+        if ask is None:
+            return "no profile to start"
+        count, why = self._placer.lacking(ask), self._placer.explain(ask).message
+        gpus = "1 more free GPU" if count == 1 else f"{count} more free GPUs"
+        return f"{gpus} on nodes that fit ({why})" if count else why
+
     def try_seats(self, replica: JudgedReplica, without: Going | None = None) -> Seats | None:
         """As `seats`, for those who have another choice and ask for no reason."""
         ask = self._ask(replica, without or {})

@@ -102,7 +102,10 @@ class Effective:
     canary: bool = False
     """This replica is the one that tries today's profile."""
     waiting: bool = False
-    """Keeps (or restarts with) the last ready profile while another replica is the canary."""
+    """Keeps (or restarts with) the last ready profile while another replica is the canary, or for
+    as long as people hold the change (`held`)."""
+    held: str = ""
+    """Frozen | ManualUpdate: today's profile waits for a person, also where it restarts."""
     reason: str = ""
 
 

@@ -91,7 +91,7 @@ STATES: dict[str, dict[str, Any]] = {
         "alive": True,
         "supervised": True,
         "phase": seen.Phase.STARTING,
-        "started_age_s": 1900.0,
+        "started_age_s": 2000.0,
         "start_timeout_s": 1800.0,
     },
     "stopping": {

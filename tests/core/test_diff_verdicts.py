@@ -365,8 +365,14 @@ def test_alive_and_never_ready_when_the_start_timeout_is_over_is_timed_out() -> 
     found = launch(one("overdue"), "chat-0-s1")
     assert found.verdict is Verdict.TIMED_OUT
     assert found.failed
-    assert "1900" in found.reason
+    assert "2000" in found.reason
     assert "1800" in found.reason
+
+
+def test_its_supervisor_is_given_time_to_record_the_failure_itself() -> None:
+    """A stop that came first would read as one on request, and count for nothing."""
+    assert verdict(one("overdue", started_age_s=1900.0)) == "starting"
+    assert verdict(one("overdue", started_age_s=1906.0)) == "timed out"
 
 
 def test_one_that_was_ready_once_never_times_out() -> None:

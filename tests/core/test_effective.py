@@ -108,6 +108,50 @@ def test_what_cannot_be_seen_is_no_canary() -> None:
     assert canaries(world) == ["chat-1"]
 
 
+def test_a_replica_without_a_place_is_no_canary_for_which_all_others_would_wait() -> None:
+    full = (
+        World()
+        .with_nodes("gpu-a", "gpu-b", gpus=1)
+        .profile("llama", args=("--ctx", "1"), gpus_per_node=1)
+        .placement("chat", "llama", replicas=3)
+        .launch("chat-1", on="gpu-a")
+        .launch("chat-2", on="gpu-b")
+        .edit("llama", args=("--ctx", "2"))
+    )
+    assert canaries(full) == ["chat-1"]
+    assert canaries(full.node("gpu-c", gpus=1)) == ["chat-0"]
+    crashed = crash(full, "chat-0", "gpu-a")
+    assert canaries(crashed) == ["chat-1"], "what has tried and lost its place is none either"
+
+
+def test_a_replica_of_its_own_node_has_room_only_there() -> None:
+    def fleet(gpus: int) -> World:
+        return (
+            World()
+            .node("gpu-a", gpus=1)
+            .node("gpu-b", gpus=gpus)
+            .profile("llama", args=("--ctx", "1"), gpus_per_node=1)
+            .profile("other", gpus_per_node=1)
+            .placement("chat", "llama", replicas="per-node")
+            .placement("rest", "other")
+            .launch("chat-0", on="gpu-a")
+            .launch("chat-1", on="gpu-b", state="rebooted")
+            .launch("rest-0", on="gpu-b")
+            .edit("llama", args=("--ctx", "2"))
+        )
+
+    assert canaries(fleet(gpus=1)) == ["chat-0"]
+    assert canaries(fleet(gpus=2)) == ["chat-1"]
+
+
+def test_the_one_that_was_stopped_to_make_way_stays_the_canary() -> None:
+    """Else the room that it made would go to another one, which would then be the canary."""
+    world = SERVING.forget_launch("chat-0-s1").forget_launch("chat-1-s1")
+    for state in ("stopping", "stopped"):
+        made = world.launch("chat-1", on="gpu-b", state=state).edit("llama", args=("--ctx", "2"))
+        assert canaries(made) == ["chat-1"]
+
+
 def test_a_waiting_replica_that_crashes_restarts_with_the_last_ready() -> None:
     world = EDITED.change_launch(
         "chat-1-s1", alive=False, fresh=False, phase=seen.Phase.ENDED, exit=BAD_FLAG

@@ -210,6 +210,29 @@ def test_starts_that_fail_twice_on_a_node_go_to_another() -> None:
     assert started(planned(world)) == {"chat-0": ("n2",)}
 
 
+def test_a_quarantined_node_is_left_and_named_and_its_replica_goes_elsewhere() -> None:
+    world = wants(8, replicas=2).with_nodes("n1", "n2", "n3").launch("chat-0", on="n2")
+    for _ in range(2):
+        world = world.launch("chat-1", on="n1", state="crashed")
+    assert started(planned(world)) == {"chat-1": ("n3",)}
+    left = world.edit_node("n3", state="cordoned")
+    message = hold(planned(left), "replica chat-1").message
+    assert "1 quarantined (2 starts failed on n1 that succeed on n2)" in message
+
+
+def test_replicas_on_one_node_get_gpus_of_their_own_in_whole_nvlink_groups() -> None:
+    items = tuple(GpuSeen(f"G{i}", i, nvlink_group=i % 2) for i in range(8))
+    world = wants(4, replicas=2).node("n1").answers_with("n1", gpus=GpusPart(items))
+    made = planned(world)
+    assert gpus(made, "chat-0") == (("G0", "G2", "G4", "G6"),)
+    assert gpus(made, "chat-1") == (("G1", "G3", "G5", "G7"),)
+
+
+def test_a_replica_stays_where_it_is_when_a_better_place_comes_up() -> None:
+    world = wants(1, replicas=2).node("n1").launch("chat-0", on="n1").launch("chat-1", on="n1")
+    assert planned(world.with_nodes("n2", "n3")).changes == ()
+
+
 def slots(*free: int, groups: dict[int, int] | None = None) -> list[GpuSlot]:
     return [GpuSlot(f"G{i}", i, "h100", None, (groups or {}).get(i)) for i in free]
 

@@ -129,6 +129,8 @@ def test_too_many_nodes_out_of_sight_hold_every_voluntary_stop() -> None:
     assert stopped(made) == []
     assert not guard(made, "unseen").passed
     assert hold(made, "guard unseen: fleet").reason is Reason.BLAST_RADIUS
+    assert "n3" in guard(made, "unseen").message
+    assert stopped(planned(world.silent("n3", remembered=True))), "it ends when one answers again"
 
 
 def test_nodes_out_of_sight_fail_no_plan_that_stops_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StopStep, Symbol
+from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StartStep, StopStep, Symbol
 from reconciler.core.model import Freeze, Limit
 from reconciler.core.observed import ApprovedChange, NodeHold
 from tests.core.ask_plan import (
@@ -107,6 +107,60 @@ def test_a_model_is_counted_over_all_its_placements() -> None:
     assert len(stopped(planned(wide(loose)))) == 2
 
 
+def test_a_models_own_limit_is_stricter_than_what_its_placements_allow_together() -> None:
+    world = chat(2, gpus=2).with_nodes("gpu-c", gpus=2).placement("more", "llama", replicas=2)
+    world = wide(world.launch("more-0", on="gpu-c").launch("more-1", on="gpu-c"))
+    for name in ("chat", "more"):
+        two = {"max_surge": 0, "max_unavailable": 2}
+        world = world.edit_placement(name, restart="please", rollout=two)
+    assert len(stopped(planned(world))) == 2, "the largest of its placements, without a word"
+    strict = world.with_fleet(max_unavailable_per_model=Limit(count=1))
+    made = planned(strict)
+    assert len(stopped(made)) == 1
+    assert Reason.MAX_UNAVAILABLE in waits(made).values()
+    share = world.with_fleet(max_unavailable_per_model=Limit(percent=75))
+    assert len(stopped(planned(share))) == 3, "a share is of all its replicas"
+
+
+def test_a_model_that_lacks_a_replica_in_one_placement_spares_the_other() -> None:
+    world = chat(2, gpus=2).with_nodes("gpu-c", gpus=2).placement("more", "llama", replicas=2)
+    world = wide(world.launch("more-0", on="gpu-c"))
+    world = world.launch("more-1", on="gpu-c", state="starting")
+    world = world.edit_placement("chat", restart="please", rollout={"max_surge": 0})
+    assert stopped(planned(world)) == []
+    assert "over all its placements" in change(world, "chat-0").waits
+
+
+def test_a_limit_that_cannot_be_met_now_is_a_hold_with_the_number_of_gpus_that_are_lacking() -> (
+    None
+):
+    world = World().with_nodes("gpu-a", "gpu-b", gpus=5).profile("llama", gpus_per_node=2)
+    world = world.placement("chat", "llama", replicas=4, rollout={"max_unavailable": 0})
+    for n in range(4):
+        world = world.launch(f"chat-{n}", on="gpu-a" if n < 2 else "gpu-b")
+    world = wide(proven_with(world))
+    made = planned(world)
+    assert made.steps == ()
+    found = hold(made, "placement chat")
+    assert found.reason is Reason.NO_CAPACITY
+    assert "max_unavailable 0" in found.message
+    assert "lacks 1 more free GPU on nodes that fit (0 of 2 nodes fit: 2 have 1 free GPUs of 5" in (
+        found.message
+    )
+    assert holds(planned(world.node("gpu-c", gpus=2))) == {}, "with a place it surges"
+
+
+def test_a_successor_on_two_nodes_lacks_the_gpus_of_both() -> None:
+    world = World().with_nodes("gpu-a", "gpu-b", gpus=4).profile("llama", gpus_per_node=4, nodes=2)
+    world = world.placement("chat", "llama", rollout={"max_unavailable": 0})
+    world = wide(proven_with(world.launch("chat-0", on=("gpu-a", "gpu-b"))))
+    assert "lacks 8 more free GPUs" in hold(planned(world), "placement chat").message
+
+
+def proven_with(world: World) -> World:
+    return proven(world).edit_placement("chat", rollout={"max_unavailable": 0})
+
+
 def test_replicas_wait_for_their_turn_to_surge_instead_of_stopping_first() -> None:
     made = planned(wide(proven(chat(3, gpus=3))))
     assert stopped(made) == []
@@ -207,6 +261,76 @@ def test_a_freeze_holds_removals_too() -> None:
     world = chat(4).edit_placement("chat", replicas=3)
     assert stopped(planned(world)) == ["chat-3-s1"]
     assert stopped(planned(world.with_fleet(freeze=Freeze(reason="x")))) == []
+
+
+def test_a_freeze_of_one_placement_holds_its_changes_and_its_removals_and_no_others() -> None:
+    world = chat(4, gpus=4).placement("more", "llama", replicas=2)
+    world = wide(world.launch("more-0", on="gpu-a").launch("more-1", on="gpu-b"))
+    for name in ("chat", "more"):
+        world = world.edit_placement(name, restart="please")
+    frozen = world.edit_placement("chat", freeze=Freeze(reason="exams"))
+    made = planned(frozen.edit_placement("chat", replicas=3))
+    assert {c.placement for c in made.changes if c.steps} == {"more"}
+    mine = {address: reason for address, reason in waits(made).items() if "chat" in address}
+    assert mine == {f"chat-{n}": Reason.FROZEN for n in range(4)}
+
+
+def crashed(world: World, replica: str = "chat-1") -> World:
+    world = world.forget_launch(f"{replica}-s1")
+    return world.launch(replica, on="gpu-b", state="crashed", ever_ready=True)
+
+
+def new_of(world: World, replica: str) -> str:
+    (step,) = [s for s in planned(world).steps if getattr(s, "replica", "") == replica]
+    assert isinstance(step, StartStep)
+    return step.fingerprint
+
+
+def test_a_crash_under_a_freeze_brings_back_what_ran_and_not_what_the_freeze_holds() -> None:
+    before = wide(chat(3))
+    old = before.fingerprint("chat")
+    world = crashed(before).edit("llama", args=("--context", "8"))
+    assert new_of(world, "chat-1") != old, "without a freeze it is the canary"
+    for frozen in (
+        world.with_fleet(freeze=Freeze()),
+        world.edit_placement("chat", freeze=Freeze()),
+        world.edit_placement("chat", rollout={"update": "manual"}),
+    ):
+        assert new_of(frozen, "chat-1") == old
+        reasons = set(waits(planned(frozen)).values())
+        assert reasons in ({Reason.FROZEN}, {Reason.MANUAL_UPDATE})
+
+
+def test_a_first_start_under_a_freeze_is_todays() -> None:
+    world = World().with_nodes("gpu-a").profile("llama").placement("chat", "llama")
+    world = world.with_fleet(freeze=Freeze())
+    assert new_of(world, "chat-0") == world.fingerprint("chat")
+
+
+def test_a_canary_that_has_begun_goes_on_under_a_freeze() -> None:
+    world = wide(chat(3, gpus=4)).edit("llama", args=("--context", "8"))
+    world = world.launch("chat-0", on="gpu-b", state="starting").with_fleet(freeze=Freeze())
+    made = planned(world)
+    assert stopped(made) == []
+    assert started(made) == {}
+    assert waits(made)["chat-0"] is not Reason.FROZEN
+
+
+def test_update_manual_gives_each_approved_replica_todays_profile_the_first_as_canary() -> None:
+    before = wide(chat(4, gpus=4))
+    old = before.fingerprint("chat")
+    world = before.edit("llama", args=("--context", "8"))
+    world = world.edit_placement("chat", rollout={"update": "manual"})
+    new = world.fingerprint("chat")
+    assert set(waits(planned(world)).values()) == {Reason.MANUAL_UPDATE}
+    two = [ApprovedChange(f"chat-{n}", old, new) for n in (1, 2)]
+    made = planned(approve(world, "gpu-a", *two))
+    assert [c.address for c in made.changes if c.steps] == ["chat-1"]
+    assert waits(made) == {
+        "chat-0": Reason.MANUAL_UPDATE,
+        "chat-2": Reason.CANARY,
+        "chat-3": Reason.MANUAL_UPDATE,
+    }
 
 
 def test_suspend_stops_what_lives_as_a_removal_and_keeps_its_place_in_git() -> None:

@@ -109,6 +109,14 @@ def test_what_ran_before_gets_its_place_before_what_never_did() -> None:
     assert holds(made) == {"replica aaa-0": Reason.NO_CAPACITY}
 
 
+def test_of_a_placement_the_canary_gets_its_place_before_those_that_wait_for_it() -> None:
+    world = World().node("gpu-a", gpus=1).profile("llama", gpus_per_node=1)
+    world = world.placement("chat", "llama", replicas=2)
+    world = world.launch("chat-0", on="gpu-a", state="rebooted")
+    world = world.launch("chat-1", on="gpu-a", state="stopped")
+    assert set(started(planned(world.edit("llama", args=("--context", "8"))))) == {"chat-1"}
+
+
 def test_no_room_is_a_hold_that_counts_per_node_what_is_free() -> None:
     world = World().with_nodes("n1", "n2", "n3", gpus=4).node("n4", state="cordoned")
     world = world.profile("small", gpus_per_node=2).profile("large", gpus_per_node=4)

@@ -189,6 +189,7 @@ def no_more_than_max_parallel_begin(desired: Desired, diff: Diff, plan: Plan) ->
         r.replica
         for r in wanted.values()
         if r.current and r.kept and r.current != r.kept and not r.ready
+        if not desired.placements[r.placement].suspend
     }
     count = len(begun | under_way)
     if count > limit and begun:

@@ -20,7 +20,7 @@ from reconciler.simulate.fleet import Fate, Point, SimFleet
 from reconciler.simulate.node import own_place
 from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
 from tests.sim import oracle
-from tests.sim.edits import Repo
+from tests.sim.edits import BAD, Repo
 from tests.sim.first import FLEET_ID, behave, first_revision, skews
 from tests.sim.troubles import trouble
 
@@ -237,9 +237,15 @@ class Story:
             for r in made.diff.replicas
         )
         under_way = any(r.current and r.kept and r.current != r.kept for r in made.diff.replicas)
-        pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self.repo.is_good
+        pausing = {Reason.CRASH_LOOP, Reason.BACKOFF} & held and self._is_good(made)
         led = Reason.LEASE_HELD in held  # What a dead reconciler held expires by itself.
         return not (made.plan.steps or waits or busy or under_way or pausing or led)
+
+    def _is_good(self, made: Pass) -> bool:
+        """Nothing that is to run, today's or the last ready where that has no place, is bad by
+        intent."""
+        running = [r.effective.profile for r in made.diff.replicas if r.effective]
+        return self.repo.is_good and not any(BAD & set(p.profile.args) for p in running if p)
 
     def _converged(self, made: Pass) -> None:
         for node in self.fleet.nodes.values():
@@ -247,7 +253,7 @@ class Story:
                 if shardlet.alive and not shardlet.supervised:
                     self._broken(f"{name} on {node.name} has no supervisor at rest")
         held = {h.subject for h in made.plan.holds if h.reason in FINAL}
-        may_wait = HELD_UP | ({Reason.BACKOFF} if not self.repo.is_good else set())
+        may_wait = HELD_UP | ({Reason.BACKOFF} if not self._is_good(made) else set())
         held |= {f"replica {c.address}" for c in made.plan.changes if c.waits_for in may_wait}
         whole = {h.reason for h in made.plan.holds}
         for replica in made.diff.replicas:
