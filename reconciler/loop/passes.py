@@ -81,6 +81,10 @@ def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> r
         except (InvalidFleet, GitError):
             return None
 
+    if head.error and head.desired and facts.revisions:
+        newer = revisions.outside(facts.revisions, history())
+        if newer:
+            return revisions.outrun(head, facts, revisions.in_force(newer, ()), load)
     force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
     rewritten = bool(force and commit and force != commit) and revisions.is_rewritten(
         force, commit, history()

@@ -72,6 +72,12 @@ def is_rewritten(commit: str, head: str, history: Iterable[str]) -> bool:
     return commit not in islice(history, MAX_HISTORY)
 
 
+def outside(revisions: Mapping[str, int], history: Iterable[str]) -> dict[str, int]:
+    """Those in force on a node that head's history does not have."""
+    known = set(islice(history, MAX_HISTORY))
+    return {commit: nodes for commit, nodes in revisions.items() if commit not in known}
+
+
 # --- The choice -------------------------------------------------------------------------------
 
 
@@ -122,6 +128,17 @@ def choose(head: Head, facts: LeaseFacts, force: str, load: Load, *, rewritten: 
         error=head.error,
         notes=notes,
     )
+
+
+def outrun(head: Head, facts: LeaseFacts, force: str, load: Load) -> Working:
+    """The fetch failed, and nodes name a revision that is not in what was fetched before: that may
+    be older than what runs, and must not be rolled out as if it were news."""
+    note = (
+        f"{force[:10]}, the revision in force, is not in the history that was fetched before,"
+        " which may be older: only repairs until a fetch succeeds"
+    )
+    working = _repairs(load(force), facts, force, load, head.error)
+    return replace(working, notes=(note, *working.notes))
 
 
 def _repairs(

@@ -266,6 +266,32 @@ def test_when_git_is_down_work_goes_on_with_what_was_fetched_before() -> None:
     assert report.exit_code == Exit.ERROR
 
 
+def test_when_git_is_down_what_is_older_than_the_one_in_force_is_not_rolled_out() -> None:
+    """A clone of last month on another machine: its head is no news, whatever it says."""
+    w = world()
+    w.run_ready(desired("two", args=("--load-time", "1")))
+    w.in_force(commit_id("two"))
+    w.source.fetch_error = GitError("origin", "timed out after 60 s")
+    report = run_pass(w.edges, Request())
+    assert (report.exit_code, report.plan, w.applied) == (Exit.ERROR, None, [])
+    assert "not in the history that was fetched before" in report.notes[0]
+    w.source.fetch_error = None
+    w.source.push("two", desired("two", args=("--load-time", "1")))
+    assert run_pass(w.edges, Request()).exit_code == Exit.OK
+
+
+def test_when_git_is_down_one_node_that_names_a_newer_revision_is_enough() -> None:
+    w = world()
+    w.run_ready(desired("two"))
+    w.in_force(commit_id("one"))
+    w.in_force(commit_id("two"), "b")
+    w.source.gone[commit_id("two")] = desired("two")
+    w.source.fetch_error = GitError("origin", "timed out after 60 s")
+    report = run_pass(w.edges, Request())
+    assert report.revisions.in_force == commit_id("two")
+    assert "repairs go on" in report.notes[1]
+
+
 # --- The guard --------------------------------------------------------------------------------
 
 
