@@ -31,7 +31,12 @@ EPILOG = (
 )
 
 
-@click.group(cls=LateGroup, invoke_without_command=True, epilog=EPILOG)
+@click.group(
+    cls=LateGroup,
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--version", is_flag=True, help="Show the version.")
 @repo_options
 @click.option("--dry-run", is_flag=True, help="Show the plan of the working tree; touch nothing.")

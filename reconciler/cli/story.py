@@ -164,7 +164,7 @@ class Story:
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             said = json.load(answer)
-        click.echo(json.dumps(said["choices"][0]["message"]))
+        self._say(f"the answer's message: {json.dumps(said['choices'][0]['message'])}")
 
     # --- the fleet repo -----------------------------------------------------------------------
 

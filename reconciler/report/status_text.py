@@ -53,13 +53,18 @@ def _lines(report: PassReport, replicas: bool) -> Iterator[str]:
 
 
 def revisions_words(revisions: Revisions) -> str:
-    """`head main@8f2c1e0a4b, in force the same, applied the same`.
+    """`main@8f2c1e0a4b: in force and applied`, or `head …, in force …, applied …` where they differ.
 
     What was applied is known only where everything is as wanted, or was since this process began:
     else nothing is said of it.
     """
     ref = f"{revisions.ref}@" if revisions.ref else ""
     head = f"{ref}{revisions.head[:SHORT_COMMIT]}" if revisions.head else "unknown"
+    if revisions.head and revisions.in_force == revisions.head:
+        if revisions.applied == revisions.head:
+            return f"{head}: in force and applied"
+        if not revisions.applied:
+            return f"{head}: in force"
     said = f"head {head}, in force {_same(revisions.in_force, revisions.head)}"
     if not revisions.applied:
         return said

@@ -77,7 +77,7 @@ def test_nodes_whose_gpus_are_too_small_for_the_recipe_are_refused() -> None:
         "gpu_class: h200-141gb\n", ""
     )
     (finding,) = errors(loaded(moved).findings)
-    assert "1 with 80 GiB a GPU (it needs 120)" in finding.message
+    assert "has 80 GiB a GPU, it needs 120" in finding.message
 
 
 def test_tp_2_and_dp_4_are_eight_gpus_and_one_port() -> None:

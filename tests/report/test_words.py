@@ -41,10 +41,13 @@ def test_whoever_leads_is_named_and_a_sentence_stays_one() -> None:
 
 
 def test_what_was_applied_is_left_out_where_nobody_knows() -> None:
-    assert revisions_words(Revisions("a" * 40, "a" * 40, "", "main")) == (
-        "head main@aaaaaaaaaa, in force the same"
-    )
-    assert revisions_words(Revisions("a" * 40, "a" * 40, "a" * 40)).endswith("applied the same")
+    assert revisions_words(Revisions("a" * 40, "a" * 40, "", "main")) == "main@aaaaaaaaaa: in force"
+    assert revisions_words(Revisions("a" * 40, "b" * 40)) == "head aaaaaaaaaa, in force bbbbbbbbbb"
+
+
+def test_one_commit_that_is_all_three_is_told_once() -> None:
+    same = Revisions("a" * 40, "a" * 40, "a" * 40, "main")
+    assert revisions_words(same) == "main@aaaaaaaaaa: in force and applied"
 
 
 def test_a_guards_sentence_stands_once_in_a_plan() -> None:

@@ -135,16 +135,18 @@ def _fits(
     where = _where(placement)
     if not groups or max(groups.values()) < profile.nodes:
         fitting = max(groups.values(), default=0)
-        takes = f"{profile.nodes} nodes" if profile.nodes > 1 else "a node"
-        said = [f"{count} {why}" for (_field, why), count in refusals.most_common()]
+        total = sum(candidates.values())
+        said = [_share(count, total, why) for (_field, why), count in refusals.most_common()]
         if groups:
             said.insert(0, f"only {fitting} alike would do")
-        message = f"{where} can never hold profile {profile.name}, which takes {takes}: "
+        message = f"no node of {where} can hold profile {profile.name}: "
+        if profile.nodes > 1:
+            message = f"{where} can never hold profile {profile.name} on {profile.nodes} nodes: "
         hint = "choose another pool or profile"
         yield repo.finding(
             entry,
             _path(placement, refusals),
-            message + ", ".join(said),
+            message + "; ".join(said),
             hint,
             reason=Reason.INFEASIBLE,
         )
@@ -153,27 +155,43 @@ def _fits(
     yield from _weights(repo, entry, resolved, candidates)
 
 
+def _share(count: int, total: int, why: str) -> str:
+    """`all 3 have 8 GPUs, …`, `1 of 3 is of class …`, `its only one has …`."""
+    verb, rest = why.split(" ", 1)
+    verb = {"have": "has", "are": "is"}[verb] if count == 1 else verb
+    if count == total:
+        return f"{'its only one' if total == 1 else f'all {total}'} {verb} {rest}"
+    return f"{count} of {total} {verb} {rest}"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def _refusal(
     placement: Placement, resolved: ResolvedProfile, shape: Shape
 ) -> tuple[str, str] | None:
     """The first thing that a node of this shape lacks: (field of the placement, words)."""
     profile = resolved.profile
     if profile.gpu_class and profile.gpus_per_node and shape.klass != profile.gpu_class:
-        return "pool", f"of class {shape.klass} (it needs {profile.gpu_class})"
+        return "pool", f"are of class {shape.klass}, it needs {profile.gpu_class}"
     if shape.count < profile.gpus_per_node:
-        return "pool", f"with {shape.count} GPUs (it needs {profile.gpus_per_node})"
+        return (
+            "pool",
+            f"have {_plural(shape.count, 'GPU')}, it needs {profile.gpus_per_node} per node",
+        )
     needed = profile.needs.gpu_memory_gib
     if shape.memory_gib and shape.memory_gib < needed:
-        return "pool", f"with {shape.memory_gib} GiB a GPU (it needs {needed})"
+        return "pool", f"have {shape.memory_gib} GiB a GPU, it needs {needed}"
     if shape.capability:
         for problem in check_capability(resolved, shape.capability):
-            return "profile", f"of capability {shape.capability} ({problem.message})"
+            return "profile", f"are of capability {shape.capability} ({problem.message})"
     if placement.fabric:
         fabric = shape.fabric(placement.fabric)
         if fabric is None:
-            return "fabric", f"without fabric {placement.fabric}"
+            return "fabric", f"have no fabric {placement.fabric}"
         if profile.bootstrap == "fabric" and not fabric[3]:
-            return "fabric", f"without an address on fabric {placement.fabric}"
+            return "fabric", f"have no address on fabric {placement.fabric}"
     return None
 
 
@@ -201,8 +219,8 @@ def _enough(
     if placement.replicas > most:
         each = profile.gpus_per_node * profile.nodes
         message = (
-            f"{placement.replicas} replicas of {each} GPUs; {where} holds at most {most} of them"
-            " when it is empty"
+            f"{_plural(placement.replicas, 'replica')} of {_plural(each, 'GPU')}; {where} holds"
+            f" at most {most} of them when it is empty"
         )
         hint = "the rest will be held: lower replicas or add nodes"
         yield repo.finding(
