@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reconciler.core.model import Desired, Node, NodeState
+from reconciler.core.model import Desired, Freeze, Node, NodeState
 from reconciler.core.observed import Observed
 
 ARGS = (
@@ -53,6 +53,7 @@ class Repo:
             self._node_state,
             self._remove,
             self._depart,
+            self._freeze,
         ]
         self.rng.choice(edits)()
         self.commits += 1
@@ -64,7 +65,12 @@ class Repo:
         nodes = {
             n: replace(d, state=NodeState.ACTIVE, reason="") for n, d in self.desired.nodes.items()
         }
-        self.desired = replace(self.desired, nodes=nodes)
+        placements = {
+            n: replace(p, freeze=None, rollout=replace(p.rollout, update="rolling"))
+            for n, p in self.desired.placements.items()
+        }
+        fleet = replace(self.desired.fleet, freeze=None)
+        self.desired = replace(self.desired, nodes=nodes, placements=placements, fleet=fleet)
 
     def forget_empty(self, observed: Observed) -> None:
         """As the loop does: a departed node that was seen empty is asked no more."""
@@ -115,6 +121,21 @@ class Repo:
     def _suspend(self) -> None:
         name = self._any_placement()
         self._placement(name, suspend=not self.desired.placements[name].suspend)
+
+    def _freeze(self) -> None:
+        """Of all, of one, or `update: manual`; what was frozen before is lifted."""
+        fleet, name = self.desired.fleet, self._any_placement()
+        placement = self.desired.placements[name]
+        what = self.rng.randrange(3)
+        if what == 0:
+            fleet = replace(fleet, freeze=None if fleet.freeze else Freeze("test"))
+            self.desired = replace(self.desired, fleet=fleet)
+        elif what == 1:
+            self._placement(name, freeze=None if placement.freeze else Freeze("test"))
+        else:
+            update = "rolling" if placement.rollout.update == "manual" else "manual"
+            self._placement(name, rollout=replace(placement.rollout, update=update))
+        self.log(f"freeze or thaw {('all', name, f'manual {name}')[what]}")
 
     def _rename(self) -> None:
         old = self._any_placement()

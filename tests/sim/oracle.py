@@ -29,6 +29,7 @@ def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list
         *only_what_differs_is_stopped(diff, plan),
         *starts_follow_the_verdicts(diff, plan),
         *many_sick_at_once_are_left_alone(diff, plan),
+        *what_people_hold_is_not_changed(desired, diff, plan),
         *every_change_says_what_it_waits_for(plan),
     ]
 
@@ -294,6 +295,35 @@ def many_sick_at_once_are_left_alone(diff: Diff, plan: Plan) -> Iterator[str]:
         mine = [b for b in diff.brakes if b.scope in scopes]
         if mine and all(b.probe != replica.replica for b in mine):
             yield f"stop of unhealthy {step.launch} although {mine[0].scope} is sick as a whole"
+
+
+def what_people_hold_is_not_changed(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """A freeze, and `update: manual` (stories approve nothing): repairs restore what was there."""
+    verdicts = {j.view.launch: (r, j) for r in diff.replicas for j in r.launches}
+    by_name = {r.replica: r for r in diff.replicas}
+    for step in plan.steps:
+        if isinstance(step, StopStep) and step.launch in verdicts:
+            replica, judged = verdicts[step.launch]
+            changes = judged.verdict in (Verdict.STALE, Verdict.MISPLACED)
+            if _is_held(desired, replica.placement) and changes and judged.view.ready:
+                yield f"stop of {step.launch}, which is {judged.verdict} and held by people"
+        if isinstance(step, StartStep):
+            replica = by_name[step.replica]
+            served = {j.view.fingerprint for j in replica.launches if j.view.ever_ready}
+            if _is_held(desired, replica.placement) and served - {""}:
+                begun = any(
+                    j.view.fingerprint == step.fingerprint and j.view.alive
+                    for j in replica.launches
+                )
+                if step.fingerprint not in served and not begun:
+                    yield f"start of {step.launch} from a profile that people hold"
+
+
+def _is_held(desired: Desired, placement: str) -> bool:
+    mine = desired.placements.get(placement)
+    if desired.fleet.freeze or (mine and mine.freeze):
+        return True
+    return mine is not None and mine.rollout.update == "manual"
 
 
 def every_change_says_what_it_waits_for(plan: Plan) -> Iterator[str]:

@@ -190,6 +190,20 @@ def _nodes(**over: Any) -> Callable[[Desired], Desired]:
     return change
 
 
+def _thawed(desired: Desired) -> Desired:
+    fleet = replace(desired.fleet, freeze=None)
+    placements = {n: replace(p, freeze=None) for n, p in desired.placements.items()}
+    return _rollout(update="rolling")(replace(desired, fleet=fleet, placements=placements))
+
+
+def _thawed_differ(desired: Desired, observed: Observed) -> Diff:
+    return diff(_thawed(desired), observed)
+
+
+def _thawed_planner(desired: Desired, observed: Observed, made: Diff, ids: IdSource) -> Plan:
+    return plan(_thawed(desired), observed, made, ids)
+
+
 def _one_class(desired: Desired) -> Desired:
     nodes = {n: replace(d, gpus=replace(d.gpus, klass="")) for n, d in desired.nodes.items()}
     return replace(desired, nodes=nodes)
@@ -323,6 +337,7 @@ BUGS: dict[str, Bug] = {
             },
         )
     ),
+    "a freeze is not asked": Bug(differ=_thawed_differ, planner=_thawed_planner),
     # places
     "cordons and drains are ignored": told_desired(_nodes(state=NodeState.ACTIVE)),
     "departed nodes are used again": told_desired(lambda d: replace(d, departed=frozenset())),
