@@ -112,10 +112,24 @@ class Daemon:
         except Exception:  # noqa: BLE001  the daemon's one place; see above
             self._listener.failed(traceback.format_exc())
             return False
-        self._listener.end(report, changes_of_state(self._last, report))
-        self._last = report
+        known = self._known(report)
+        self._listener.end(known, changes_of_state(self._last, known))
+        self._last = known
         self._interval_s = self._schedule.interval_s or report.interval_s or self._interval_s
         return is_moving(report)
+
+    def _known(self, report: PassReport) -> PassReport:
+        """What a pass without a plan did not judge is as it was last seen, and not gone."""
+        last = self._last
+        if report.plan is not None or last is None:
+            return report
+        return replace(
+            report,
+            observed_at=report.observed_at if report.nodes else last.observed_at,
+            nodes=report.nodes or last.nodes,
+            placements=last.placements,
+            plan=last.plan,
+        )
 
     def _failed(self, error: HeadError) -> PassReport:
         """The last report, with the error: what was known before is still the best knowledge."""

@@ -139,6 +139,24 @@ def test_a_bad_head_keeps_the_last_good_one_in_force_and_its_fix_is_taken() -> N
     assert any("author of line 7" in cause for cause in errors[0].causes)
 
 
+def test_a_branch_that_is_gone_takes_no_placement_out_of_the_report() -> None:
+    world = running()
+    loop, told = daemon(world, passes=3)
+    original, history = told.end, list(world.source.history)
+
+    def script(report: PassReport, events: tuple[Event, ...]) -> None:
+        original(report, events)
+        world.source.history[:] = history if len(told.reports) == 2 else []
+
+    told.end = script  # type: ignore[method-assign]
+    loop.run()
+    assert [bool(r.head_error) for r in told.reports] == [False, True, False]
+    assert [[p.placement for p in r.placements] for r in told.reports] == [["chat"]] * 3
+    seen = [e.kind for e in told.events if e.kind != "revision.error"]
+    assert seen.count("placement.sync") == 1, seen
+    assert told.reports[1].observed_at == told.reports[0].observed_at
+
+
 def test_a_new_commit_ends_the_pause_at_once() -> None:
     world = running()
     loop, told = daemon(world, passes=2, interval_s=3600.0)
