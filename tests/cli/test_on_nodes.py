@@ -62,6 +62,8 @@ def test_a_day(cli: Cli, live: Live, tmp_path: Path) -> None:
     assert logs.out.strip()
     assert cli("logs", "chat-9", repo=repo).code == 1
 
+    _names_that_are_near(cli, repo)
+
     doctor = cli("doctor", repo=repo)
     assert "sim-a" in doctor.out
     assert "8 of 8" in doctor.out
@@ -71,6 +73,25 @@ def test_a_day(cli: Cli, live: Live, tmp_path: Path) -> None:
 
     leases = cli("lease", "show", "-o", "json", repo=repo).json["leases"]
     assert {lease["revision"] for lease in leases.values()} == {revisions["head"]}
+
+
+def _names_that_are_near(cli: Cli, repo: FleetRepo) -> None:
+    """A replica where a launch is meant, and the like: the answer lists what there is."""
+    stop = cli("stop", "chat-0", "--yes", repo=repo)
+    assert (stop.code, "name one of its launches: chat-0-" in stop.err) == (1, True)
+    launch = next(w for w in cli("status", repo=repo).out.split() if w.startswith("(chat-0-"))
+    unasked = cli("stop", launch.strip("():"), repo=repo)
+    assert (unasked.code, "nothing was changed" in unasked.err) == (1, True)
+    command = cli("logs", "chat-0", "--command", "foo", repo=repo)
+    assert (command.code, "there are: " in command.err) == (1, True)
+    assert "name one replica: chat-0, chat-1" in cli("logs", "chat", repo=repo).err
+    assert "reconcile retry chat" in cli("retry", "chat-0", repo=repo).err
+    leases = cli("lease", repo=repo)
+    assert (leases.code, "free" in leases.out) == (0, True)
+    held = cli("hold", "sim-a", "--for", "2h", "--reason", "a fan", repo=repo)
+    assert "UTC (2h)." in held.out
+    assert "for another 2h" in cli("status", repo=repo).out
+    assert cli("hold", "sim-a", "--clear", repo=repo).code == 0
 
 
 def test_an_edit_reads_stale_with_its_field_also_for_a_new_process(cli: Cli, live: Live) -> None:
