@@ -1,20 +1,23 @@
 """Which ended launches are kept, so that a bad profile can be told from a bad day.
 
-For each replica the last launch that was ever ready and the last three that failed; the rest goes
-at the next start of that replica, and anything older than a week of uptime.
+For each replica the last launch that was ever ready, and of each of its two newest profiles the
+last three that failed: a fallback that crashes must not wipe out why it is run, or the bad profile
+would be tried again. The rest goes at the next start of that replica, and anything older than a
+week of uptime.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from typing import Iterable, List
+from typing import Dict, Iterable, List
 
 from . import cgroup
 from .node import Node
 from .records import Seen
 
 KEPT_FAILURES = 3
+KEPT_PROFILES = 2
 MAX_AGE_S = 7 * 24 * 3600.0
 
 
@@ -23,10 +26,19 @@ def removable(launches: Iterable[Seen], fleet: str, replica: str, now: float) ->
     ended = [s for s in launches if s.fleet == fleet and s.ended and not s.status_error]
     mine = sorted((s for s in ended if s.replica == replica), key=_seq, reverse=True)
     ready = [s for s in mine if s.status.get("ever_ready") is True][:1]
-    failed = [s for s in mine if not _stopped(s)][:KEPT_FAILURES]
+    failed = _last_failed(s for s in mine if not _stopped(s))
     kept = {s.name for s in ready + failed}
     old = [s for s in ended if _ended_age(s, now) > MAX_AGE_S]
     return [s for s in mine if s.name not in kept] + [s for s in old if s.replica != replica]
+
+
+def _last_failed(newest_first: Iterable[Seen]) -> List[Seen]:
+    by_profile: Dict[str, List[Seen]] = {}
+    for seen in newest_first:
+        fingerprint = str(seen.spec.get("fingerprint", "")) if seen.spec else ""
+        if fingerprint in by_profile or len(by_profile) < KEPT_PROFILES:
+            by_profile.setdefault(fingerprint, []).append(seen)
+    return [seen for own in by_profile.values() for seen in own[:KEPT_FAILURES]]
 
 
 def _seq(seen: Seen) -> int:

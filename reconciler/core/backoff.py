@@ -1,8 +1,8 @@
 """How long a failed replica waits before its next launch: 10 s doubling to 300 s.
 
 Nothing remembers but the nodes' records, so the delay survives the reconciler. A node keeps the
-last three failed launches of a replica; older ones are inferred from the gap in `seq`. `retry`,
-an edit (another fingerprint), a reboot and a good while of service start the count anew.
+last three failed launches of a replica and profile; older ones are inferred from the gap in `seq`.
+`retry`, an edit (another fingerprint), a reboot and a good while of service start the count anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_S = 300.0
 SERVED_S = 600.0
 """A launch that was ready and lived this long shows that the failures before it were over."""
 KEPT_FAILURES = 3
-"""Failed launches of a replica that a node keeps (docs/agent-protocol.md, "Kept")."""
+"""Failed launches of a replica and profile that a node keeps (docs/agent-protocol.md, "Kept")."""
 
 
 def backoff(

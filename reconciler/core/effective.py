@@ -172,8 +172,8 @@ def _counted(
 ) -> int:
     """How many launches failed, with those whose records the nodes have swept since.
 
-    Of each replica a node keeps three that failed; between the oldest of them and the last that
-    was something else, seq tells how many there were.
+    Of each replica and profile a node keeps three that failed; between the oldest of them and the
+    last that was something else, seq tells how many there were.
     """
     ours = {s.view.launch for s in failed}
     floor: dict[str, int] = {}

@@ -32,7 +32,9 @@ from reconciler.simulate.leases import Leases, Refused
 
 Work = Generator[str, None, Any]
 KEEP_FAILED = 3
-"""Ended launches that failed and are kept for each replica, beside the last that was ready."""
+"""Ended launches that failed and are kept, of each of a replica's two newest profiles, beside the
+last one that was ready."""
+KEEP_PROFILES = 2
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,8 @@ class SimNode:
                 raise Refused("port-taken", f"{name} holds {ports}")
 
     def _retain(self, replica: str) -> None:
-        """Keeps the last launch of the replica that was ready, and the last three that failed."""
+        """Keeps the last launch of the replica that was ready, and of its two newest profiles the
+        last three that failed."""
         ended = [
             (s.spec["seq"], name)
             for name, s in self.launches.items()
@@ -312,7 +315,14 @@ class SimNode:
         ]
         ended.sort(reverse=True)
         ready = [n for _, n in ended if self.launches[n].ever_ready][:1]
-        failed = [n for _, n in ended if self.launches[n].failed][:KEEP_FAILED]
+        by_profile: dict[str, list[str]] = {}
+        for _, name in ended:
+            mark = str(self.launches[name].spec.get("fingerprint", ""))
+            if self.launches[name].failed and (
+                mark in by_profile or len(by_profile) < KEEP_PROFILES
+            ):
+                by_profile.setdefault(mark, []).append(name)
+        failed = [name for own in by_profile.values() for name in own[:KEEP_FAILED]]
         for _, name in ended:
             if name not in ready and name not in failed:
                 del self.launches[name]

@@ -273,6 +273,17 @@ def the_last_ready_and_the_last_three_failed_are_kept(bench: Bench) -> None:
     assert kept == {"chat-0-0", "chat-0-3", "chat-0-4", "chat-0-5", "chat-0-z"}
 
 
+def failures_of_one_profile_do_not_push_out_those_of_the_one_before(bench: Bench) -> None:
+    bench.acquire()
+    for n, mark in enumerate(["p1:a", "p1:b", "p1:b", "p1:b", "p1:b", "p1:c", "p1:c"]):
+        bench.start(f"chat-0-{n}", seq=n + 1, fingerprint=mark)
+        bench.node.launches[f"chat-0-{n}"].behaviour = Behaviour(crash_s=0.0)
+        bench.node.settle()
+    bench.start("chat-0-z", seq=9)
+    kept = {s.launch for s in bench.node.answer(FLEET).shards}
+    assert kept == {"chat-0-2", "chat-0-3", "chat-0-4", "chat-0-5", "chat-0-6", "chat-0-z"}
+
+
 RULES: tuple[Callable[[Bench], None], ...] = (
     start_is_idempotent_by_launch_id,
     an_ended_launch_is_never_started_again,
@@ -294,6 +305,7 @@ RULES: tuple[Callable[[Bench], None], ...] = (
     the_record_is_written_before_anything_runs,
     a_start_that_is_cut_off_leaves_the_lock_free_and_can_be_asked_again,
     the_last_ready_and_the_last_three_failed_are_kept,
+    failures_of_one_profile_do_not_push_out_those_of_the_one_before,
 )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from reconciler.core.changes import StartStep
 from reconciler.simulate.reconciler import Pass, Passing
 from tests.core.build_world import World
-from tests.sim.play import Lowest, Play, quick
+from tests.sim.play import LIMIT, Lowest, Play, quick
 
 
 def chat(replicas: int = 4, *, gpus: int = 2, nodes: int = 2, **rollout: object) -> World:
@@ -78,6 +79,24 @@ def test_the_effective_profile_never_swings() -> None:
         play.one_pass()
         play.pass_time(5)
     assert play.running() == kept
+
+
+def test_a_rejected_profile_stays_rejected_while_what_it_fell_back_on_crashes_too() -> None:
+    """Else the fallback's failures would wipe out the evidence, and the two would take turns."""
+    play = Play(chat(1, gpus=1, nodes=1))
+    play.edit(args=("--load-time", "5", "--crash-after", "60"))
+    for _ in range(3):
+        play.one_pass()
+        play.pass_time(5)
+    play.edit(args=("--fail",))
+    new = play.world.fingerprint("chat")
+    tried = []
+    for _ in range(LIMIT):
+        steps = play.one_pass().plan.steps
+        tried += [s.fingerprint == new for s in steps if isinstance(s, StartStep)]
+        play.pass_time(5)
+    assert tried.count(True) == 3
+    assert tried.count(False) > 3
 
 
 def test_a_crash_loop_starts_less_and_less_often() -> None:
