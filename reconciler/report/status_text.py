@@ -53,7 +53,7 @@ def _lines(report: PassReport, replicas: bool) -> Iterator[str]:
 
 
 def revisions_words(revisions: Revisions) -> str:
-    """`main@8f2c1e0a4b: in force and applied`, or `head …, in force …, applied …` where they differ.
+    """`main@8f2c1e0a4b: in force and applied`; `head …, in force …` where they differ.
 
     What was applied is known only where everything is as wanted, or was since this process began:
     else nothing is said of it.
