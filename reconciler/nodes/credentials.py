@@ -7,7 +7,8 @@ ssh-agent. Keys are read once and kept; none of them is ever part of a message, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,18 +31,23 @@ class Candidate:
 
 
 class Credentials:
-    """The keys of one pool. `list_agent_keys` gives those of ssh-agent (tests pass their own)."""
+    """The keys of one pool."""
 
     def __init__(
-        self, home: Path, list_agent_keys: Callable[[], list[paramiko.PKey]] | None = None
+        self,
+        home: Path,
+        open_agent: Callable[[], AbstractContextManager[tuple[paramiko.PKey, ...]]] | None = None,
     ) -> None:
         self._home = home
-        self._list_agent_keys = list_agent_keys or agent_keys
+        self._open_agent = open_agent or agent_keys
         self._files: dict[Path, Candidate | str] = {}
         self._lock = threading.Lock()
 
-    def candidates(self, endpoint: Endpoint, notes: list[str]) -> Iterator[Candidate]:
-        """Keys in the order to try them; why one cannot be used goes to `notes`."""
+    def candidates(self, endpoint: Endpoint, notes: list[str]) -> Generator[Candidate]:
+        """Keys in the order to try them; why one cannot be used goes to `notes`.
+
+        Close it when a key was accepted: ssh-agent signs over a connection that lives until then.
+        """
         defaults = [self._home / ".ssh" / name for name in DEFAULT_KEYS]
         files = endpoint.identity_files or tuple(path for path in defaults if path.exists())
         encrypted = False
@@ -56,13 +62,14 @@ class Credentials:
                 yield found
         if endpoint.identities_only and not encrypted:
             return
-        for key in self._list_agent_keys():
-            if not left:
-                notes.append("ssh-agent has more keys than sshd lets us try")
-                return
-            if not endpoint.identities_only or _is_one_of(key, files):
-                left -= 1
-                yield Candidate(f"ssh-agent {key.get_name()} {key.fingerprint}", key)
+        with self._open_agent() as keys:
+            for key in keys:
+                if not left:
+                    notes.append("ssh-agent has more keys than sshd lets us try")
+                    return
+                if not endpoint.identities_only or _is_one_of(key, files):
+                    left -= 1
+                    yield Candidate(f"ssh-agent {key.get_name()} {key.fingerprint}", key)
 
     def _file(self, path: Path) -> Candidate | str:
         with self._lock:
@@ -96,20 +103,46 @@ def _is_one_of(key: paramiko.PKey, files: tuple[Path, ...]) -> bool:
     return False
 
 
-def agent_keys() -> list[paramiko.PKey]:
-    """Keys of the ssh-agent that SSH_AUTH_SOCK names; each call opens a connection of its own.
+@contextmanager
+def agent_keys() -> Iterator[tuple[paramiko.PKey, ...]]:
+    """Keys of the ssh-agent that SSH_AUTH_SOCK names; they can sign until the block is left.
 
-    paramiko's agent client is not safe to share between threads and has no timeout.
+    Each call opens a connection of its own and closes it: paramiko's agent client is not safe to
+    share between threads, has no timeout, and leaves its socket to the garbage collector.
     """
-    found: list[paramiko.PKey] = []
-
-    def ask() -> None:
-        try:
-            found.extend(paramiko.Agent().get_keys())
-        except (paramiko.SSHException, OSError):
-            return
-
-    thread = threading.Thread(target=ask, name="ssh-agent", daemon=True)
+    asked = _AgentQuestion()
+    thread = threading.Thread(target=asked.ask, name="ssh-agent", daemon=True)
     thread.start()
     thread.join(AGENT_S)
-    return list(found)
+    try:
+        yield asked.keys
+    finally:
+        asked.close()
+
+
+class _AgentQuestion:
+    """One connection to ssh-agent. Whoever comes last closes it: `ask` may outlive the wait."""
+
+    def __init__(self) -> None:
+        self.keys: tuple[paramiko.PKey, ...] = ()
+        self._agent: paramiko.Agent | None = None
+        self._over = False
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        try:
+            agent = paramiko.Agent()
+        except (paramiko.SSHException, OSError):
+            return
+        with self._lock:
+            if not self._over:
+                self._agent, self.keys = agent, tuple(agent.get_keys())
+                return
+        agent.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._over = True
+            agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.close()

@@ -14,7 +14,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -352,19 +352,20 @@ def _authenticate(
 ) -> None:
     notes: list[str] = []
     tried: list[str] = []
-    for candidate in credentials.candidates(endpoint, notes):
-        tried.append(candidate.label)
-        done = threading.Event()
-        seconds = deadline.left(endpoint.connect_timeout_s)
-        transport.auth_publickey(endpoint.user, candidate.key, event=done)
-        if not done.wait(seconds):
-            transport.close()
-            reason = f"{where(endpoint)} did not answer the login within {seconds:.1f} s"
-            raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason)
-        if transport.is_authenticated():
-            return
-        if not transport.is_active():
-            break
+    with closing(credentials.candidates(endpoint, notes)) as candidates:
+        for candidate in candidates:
+            tried.append(candidate.label)
+            done = threading.Event()
+            seconds = deadline.left(endpoint.connect_timeout_s)
+            transport.auth_publickey(endpoint.user, candidate.key, event=done)
+            if not done.wait(seconds):
+                transport.close()
+                reason = f"{where(endpoint)} did not answer the login within {seconds:.1f} s"
+                raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason)
+            if transport.is_authenticated():
+                return
+            if not transport.is_active():
+                break
     dropped = not transport.is_active()
     transport.close()
     how = "hung up at" if dropped else "refused"

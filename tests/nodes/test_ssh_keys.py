@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from collections.abc import Iterator
@@ -61,6 +62,10 @@ def look(desired: Desired, fleet: LoopbackFleet, home: Path) -> NodeLook:
         return pool.look(desired).nodes[first(fleet).name]
 
 
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_an_encrypted_key_is_refused_and_says_what_to_do(
     fleet: LoopbackFleet, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +92,13 @@ def test_an_encrypted_key_works_through_ssh_agent(
             env = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
             add = ["ssh-add", "-q", str(key)]
             subprocess.run(add, env=env, check=True, stdin=subprocess.DEVNULL, timeout=20)
-            found = look(by_key(fleet, key), fleet, home)
+            desired, before = by_key(fleet, key), open_descriptors()
+            gc.disable()  # a socket that only the garbage collector closes is one left open
+            try:
+                found = look(desired, fleet, home)
+                until(lambda: open_descriptors() <= before, "ssh-agent's connection to be closed")
+            finally:
+                gc.enable()
         finally:
             agent.kill()
     assert found.answer is not None, found.detail
