@@ -31,6 +31,9 @@ class GpuLooks:
                 items[part["gpu"]] = self._item(part)
             elif "state" in part:
                 _add_state(items[part["state"]], part, owners)
+            elif "links" in part:
+                for index, group in enumerate(part["links"]):
+                    items[index]["nvlink_group"] = group
             else:
                 head = part
         identified = bool(head) and len(items) == head["count"]
@@ -44,6 +47,7 @@ class GpuLooks:
 
     def _item(self, part: Json) -> Json:
         item: Json = {"uuid": part["uuid"], "index": part["gpu"], "name": part["name"]}
+        item.update(bus=part["bus"], numa_node=part.get("numa_node"))
         return {**item, "error": part.get("error", ""), "told": False}
 
 

@@ -8,23 +8,29 @@ agent.
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
+from . import links
 from .wire import Json
 
 _HUGE = 1 << 62
 """NVML says "not available" of a process's memory by a number of this size."""
 
+LINKS_S = 60.0
+"""How long what NVML said of the links is believed: with eight GPUs it is 28 questions. Not for
+ever: until the fabric manager of an NVSwitch system runs, no two GPUs are linked."""
+
 
 class Gpus:
-    """Keeps NVML open between looks, and what cannot change about each GPU."""
+    """Keeps NVML open between looks, and the links, which seldom change."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
-        self._facts: Any = {}
+        self._links: Tuple[float, List[str], List[Optional[int]]] = (0.0, [], [])
 
     def look(self) -> Iterator[Json]:
-        """`driver`, then `gpu` per GPU with its identity, then `state` per GPU."""
+        """`driver`, then `gpu` per GPU with its identity, `state` per GPU, and `links`."""
         nvml = self._open()
         if nvml is None:
             yield {"driver": "", "cuda": "", "count": 0}
@@ -41,6 +47,15 @@ class Gpus:
         for index, (handle, _) in enumerate(handles):
             if handle is not None:
                 yield {"state": index, **self._state(nvml, handle)}
+        yield {"links": self._groups(nvml, handles)}
+
+    def _groups(self, nvml: Any, handles: List[Tuple[Any, Json]]) -> List[Optional[int]]:
+        uuids = [str(identity["uuid"]) for _, identity in handles]
+        asked, of, found = self._links
+        if of != uuids or time.monotonic() - asked > LINKS_S:
+            found = links.groups(len(handles), links.ask(nvml, [handle for handle, _ in handles]))
+            self._links = (time.monotonic(), uuids, found)
+        return found
 
     def _open(self) -> Any:
         """The module, initialised; None where there is no driver, which is no error."""
@@ -100,14 +115,24 @@ def _warnings(nvml: Any, handle: Any, remapped: Any) -> List[str]:
 def _identify(nvml: Any, index: int) -> Tuple[Any, Json]:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
         identity: Json = {
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
             "name": _text(nvml.nvmlDeviceGetName(handle)),
-            "bus": _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+            "bus": bus,
+            "numa_node": links.numa_node(bus, _read),
         }
     except nvml.NVMLError as error:
         return None, {"uuid": "", "name": "", "bus": "", "error": _word(nvml, error)}
     return handle, identity
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
 
 
 def _processes(nvml: Any, handle: Any) -> List[Json]:

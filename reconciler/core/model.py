@@ -156,6 +156,9 @@ class GpuInventory:
     """0: not known."""
     capability: str = ""
     """CUDA compute capability, `9.0`; empty: not known."""
+    link_groups: tuple[tuple[int, ...], ...] = ()
+    """declared: GPUs (by their place in the list) that fast links join, each with each; with `nvml`
+    the driver tells. Empty: not known."""
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,12 @@ class GpuSeen:
     """Uncorrected ECC errors, rows or pages that wait for a reset: usable, for now. For people."""
     processes: tuple[GpuProcess, ...] = ()
     nvlink_group: int | None = None
+    """GPUs of one number are linked by NVLink, each with each, by a bridge or a switch; one that is
+    linked with none has a number of its own. None: not known (an older driver, or it is lost)."""
+    bus: str = ""
+    """PCI address as NVML writes it, `00000000:1B:00.0`; the kernel's log names a GPU by it."""
+    numa_node: int | None = None
+    """None: the machine has one, or does not tell."""
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,12 @@ def declared_ids(node: Node) -> tuple[str, ...]:
 
 def _declared(node: Node) -> tuple[GpuSlot, ...]:
     memory = node.gpus.memory_gib * 1024 or None
+    told = node.gpus.link_groups
+    groups = {index: number for number, group in enumerate(told) for index in group}
     return tuple(
-        GpuSlot(uuid, index, node.gpus.klass, memory)
-        for index, uuid in enumerate(declared_ids(node))
+        # One that is in no group is linked with none, if any groups are told at all.
+        GpuSlot(uuid, i, node.gpus.klass, memory, groups.get(i, len(told) + i) if told else None)
+        for i, uuid in enumerate(declared_ids(node))
     )
 
 

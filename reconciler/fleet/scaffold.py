@@ -70,6 +70,7 @@ def node_document(
     ]
     if len(kinds) > 1:
         lines.append(f"# It has GPUs of different kinds: {', '.join(kinds)}.")
+    lines += _links(gpus)
     lines += _gpus(gpus, kinds)
     lines += _ssh(user, port, host_key, identity_file, jump)
     carrier = _carrier(address, answer.network.interfaces)
@@ -89,6 +90,18 @@ def _gpus(gpus: Sequence[GpuSeen], kinds: Sequence[str]) -> list[str]:
     if re.fullmatch(r"[0-9]{1,2}\.[0-9]", capability):
         parts.append(f'capability: "{capability}"')
     return [f"gpus: {{{', '.join(parts)}}}"]
+
+
+def _links(gpus: Sequence[GpuSeen]) -> list[str]:
+    """For the reader alone: `observe` tells it anew, and a replica is placed by that."""
+    groups: dict[int, list[str]] = {}
+    for gpu in gpus:
+        if gpu.nvlink_group is not None:
+            groups.setdefault(gpu.nvlink_group, []).append(str(gpu.index))
+    linked = [" ".join(members) for members in groups.values() if len(members) > 1]
+    if not groups or len(gpus) < 2:
+        return []
+    return [f"# Linked by NVLink: {', '.join(linked) or 'none'}."]
 
 
 def _ssh(user: str, port: int, host_key: str, identity_file: str, jump: str) -> list[str]:

@@ -51,6 +51,10 @@ class GpuNode:
         part.write_text("\n".join(self.lines) + "\n")
         part.rename(self.file)
 
+    def link(self, groups: str) -> None:
+        """For each GPU the number of its NVLink group or `-`; or `old`: the driver cannot tell."""
+        self.file.with_name("links").write_text(groups)
+
     def look(self, deadline_s: float = 20.0) -> GpusPart:
         answer = self.node.ask("observe", parts=["gpus", "shards"], deadline_s=deadline_s)
         return from_json(NodeAnswer, answer).gpus
@@ -128,6 +132,43 @@ def test_a_lost_gpu_is_there_with_its_error_and_the_others_are_well(
     assert len(part.items) == 8
     assert part.items[5].error == "lost"
     assert [gpu.error for gpu in part.items if gpu.index != 5] == [""] * 7
+
+
+@pytest.mark.parametrize(
+    ("links", "groups"),
+    [
+        ("0 0 0 0 0 0 0 0", [0, 0, 0, 0, 0, 0, 0, 0]),
+        ("0 0 0 0 1 1 1 1", [0, 0, 0, 0, 1, 1, 1, 1]),
+        ("a b c d d c b a", [0, 1, 2, 3, 3, 2, 1, 0]),
+        ("- - - - - - - -", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("- 7 7 - - - - -", [0, 1, 1, 2, 3, 4, 5, 6]),
+        ("old", [None] * 8),
+    ],
+    ids=["one switch", "two fours", "four bridges", "pcie only", "one bridge", "older driver"],
+)
+def test_gpus_that_nvlink_joins_are_one_group(
+    gpus: GpuNode, links: str, groups: list[int | None]
+) -> None:
+    gpus.link(links)
+    part = gpus.look()
+    assert part.error == ""
+    assert [gpu.nvlink_group for gpu in part.items] == groups
+    assert [gpu.error for gpu in part.items] == [""] * 8
+
+
+@pytest.mark.parametrize("state", ["lost", "fallen"])
+def test_a_lost_gpu_is_in_no_group_and_leaves_the_others_in_theirs(
+    gpus: GpuNode, state: str
+) -> None:
+    gpus.link("0 0 0 0 1 1 1 1")
+    gpus.set(5, state)
+    groups = [gpu.nvlink_group for gpu in gpus.look().items]
+    assert groups == [0, 0, 0, 0, 1, None, 1, 1]
+
+
+def test_gpus_are_told_with_their_pci_address(gpus: GpuNode) -> None:
+    first = gpus.look().items[0]
+    assert first.bus == "00000000:01:00.0"
 
 
 def test_a_gpu_that_hangs_is_unknown_and_does_not_hold_up_the_look(gpus: GpuNode) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reconciler.core.model import AdapterPort, GpuInventory, Needs, NodeFabric
+from reconciler.core.model import AdapterPort, GpuInventory, Needs, Node, NodeFabric
 from reconciler.core.observed import (
     AdapterSeen,
     GpuProcess,
     GpuSeen,
     GpusPart,
     Network,
+    NodeAnswer,
     NodeHold,
     Resources,
 )
-from reconciler.core.occupancy import GpuSlot
+from reconciler.core.occupancy import GpuSlot, read_node
 from reconciler.core.place import choose_gpus
 from tests.core.ask_plan import gpus, hold, lease, planned, started
 from tests.core.build_world import World
@@ -231,6 +232,18 @@ def test_replicas_on_one_node_get_gpus_of_their_own_in_whole_nvlink_groups() -> 
 def test_a_replica_stays_where_it_is_when_a_better_place_comes_up() -> None:
     world = wants(1, replicas=2).node("n1").launch("chat-0", on="n1").launch("chat-1", on="n1")
     assert planned(world.with_nodes("n2", "n3")).changes == ()
+
+
+def test_declared_gpus_are_given_by_the_groups_that_the_document_tells() -> None:
+    inventory = GpuInventory("h100", 4, "declared", link_groups=((0, 3), (1, 2)))
+    node = Node("n", "10.0.0.1", "p", inventory)
+    listed = read_node(node, NodeAnswer("1.0", "m", "b")).slots
+    assert choose_gpus(listed, 2) == ("n-gpu-0", "n-gpu-3")
+    assert choose_gpus(listed[1:], 2) == ("n-gpu-1", "n-gpu-2")
+    lone = replace(node, gpus=replace(inventory, link_groups=((1, 2),)))
+    # A single GPU is taken from those that no link would miss.
+    assert choose_gpus(read_node(lone, NodeAnswer("1.0", "m", "b")).slots, 1) == ("n-gpu-0",)
+    assert choose_gpus(read_node(lone, NodeAnswer("1.0", "m", "b")).slots[1:], 1) == ("n-gpu-3",)
 
 
 def slots(*free: int, groups: dict[int, int] | None = None) -> list[GpuSlot]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,16 @@ def document(answer: NodeAnswer) -> str:
     return node_document(
         answer, name="gpu-x", address="10.0.0.9", pool="new", user="ops", port=2222, host_key=KEY
     )
+
+
+def test_the_document_tells_a_reader_which_gpus_are_linked() -> None:
+    halves = tuple(replace(gpu, nvlink_group=gpu.index // 4) for gpu in H100)
+    told = document(replace(WHOLE, gpus=GpusPart(halves)))
+    assert "# Linked by NVLink: 0 1 2 3, 4 5 6 7.\n" in told
+    assert loaded({**BASE, "nodes/x.yaml": told}).findings == ()
+    apart = tuple(replace(gpu, nvlink_group=gpu.index) for gpu in H100)
+    assert "# Linked by NVLink: none.\n" in document(replace(WHOLE, gpus=GpusPart(apart)))
+    assert "NVLink" not in document(WHOLE)
 
 
 def test_the_document_validates_and_says_what_the_node_has() -> None:

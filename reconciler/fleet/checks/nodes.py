@@ -42,6 +42,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         node = entry.value
         yield from _state(repo, entry, node)
         yield from _gpus(repo, entry, node, gpus)
+        yield from _links(repo, entry, node)
         yield from _host_key(repo, entry, node, keys)
         yield from _address(repo, entry, node, fleet, addresses)
         if node.management.interface.startswith("ib"):
@@ -91,6 +92,27 @@ def _gpus(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Itera
         message = f"{quoted(inventory.klass)} names MIG instances; these are not placed yet"
         path = ("gpus", "class")
         yield repo.finding(entry, path, message, "list whole GPUs", reason=Reason.INFEASIBLE)
+
+
+def _links(repo: Repo, entry: Entry, node: Node) -> Iterator[Finding]:
+    inventory = node.gpus
+    failed = Reason.SCHEMA_FAILED
+    if inventory.source == "nvml" and inventory.link_groups:
+        message = "link_groups are only for source 'declared'; the driver tells which are linked"
+        yield repo.finding(entry, ("gpus", "link_groups"), message, "remove them", reason=failed)
+        return
+    seen: dict[int, int] = {}
+    for number, group in enumerate(inventory.link_groups):
+        for place, gpu in enumerate(group):
+            path: Path = ("gpus", "link_groups", number, place)
+            if gpu >= inventory.count:
+                message = f"there is no GPU {gpu}: the node has {inventory.count}, counted from 0"
+                hint = "name GPUs by their place in the list of the node's GPUs"
+                yield repo.finding(entry, path, message, hint, reason=failed)
+            elif seen.setdefault(gpu, number) != number:
+                message = f"GPU {gpu} is in group {seen[gpu]} and in group {number}"
+                hint = "put each GPU into one group: all of a group are linked with each other"
+                yield repo.finding(entry, path, message, hint, reason=failed)
 
 
 def _host_key(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Iterator[Finding]:

@@ -2,6 +2,9 @@
  *
  * The file `gpus` beside the library: each line is one GPU, `uuid state pid,pid,... used_mib`, where
  * state is ok, ecc (two uncorrected errors), pending (a row and a page to be given up), lost (known by its handle, lost when asked), fallen (no handle at all) or hangs.
+ * The file `links` beside it, where there is one: for each GPU the number of its NVLink group, or `-`
+ * (PCIe only), or the one word `old` (a driver that does not know the question). Without it all are
+ * linked, as on one NVSwitch.
  * The structures are those of NVML 12 (nvml.h), as pynvml declares them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, TOO_SMALL = 7 };
+enum { OK = 0, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, TOO_SMALL = 7 };
+enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5, P2P_NVLINK = 2 };
 enum { MAX_GPUS = 16, MAX_PIDS = 8 };
 
 struct gpu { char uuid[80]; char state[16]; unsigned pids[MAX_PIDS]; unsigned count; unsigned used_mib; };
@@ -21,17 +25,22 @@ struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char 
 static struct gpu gpus[MAX_GPUS];
 static unsigned count;
 
-static int load(void)
+static FILE *beside(const char *name)
 {
     Dl_info own;
-    char path[4096], pids[256];
-    FILE *file = NULL;
-    if (dladdr((void *)load, &own)) {
-        snprintf(path, sizeof path, "%s", own.dli_fname);
-        char *slash = strrchr(path, '/');
-        snprintf(slash ? slash + 1 : path, sizeof path - 256, "gpus");
-        file = fopen(path, "r");
-    }
+    char path[4096];
+    if (!dladdr((void *)beside, &own))
+        return NULL;
+    snprintf(path, sizeof path, "%s", own.dli_fname);
+    char *slash = strrchr(path, '/');
+    snprintf(slash ? slash + 1 : path, sizeof path - 256, "%s", name);
+    return fopen(path, "r");
+}
+
+static int load(void)
+{
+    char pids[256];
+    FILE *file = beside("gpus");
     if (!file)
         return DRIVER_NOT_LOADED;
     count = 0;
@@ -145,6 +154,25 @@ int nvmlDeviceGetRemappedRows(struct gpu *gpu, unsigned *correctable, unsigned *
 int nvmlDeviceGetRetiredPagesPendingStatus(struct gpu *gpu, int *pending)
 {
     *pending = is(gpu, "pending");
+    return OK;
+}
+
+int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, int index, int *status)
+{
+    char groups[MAX_GPUS][16] = {{0}};
+    unsigned known = 0;
+    FILE *file = beside("links");
+    while (file && known < MAX_GPUS && fscanf(file, "%15s", groups[known]) == 1)
+        known++;
+    if (file)
+        fclose(file);
+    if (file && strcmp(groups[0], "old") == 0)
+        return FUNCTION_NOT_FOUND;
+    if (is(one, "lost") || is(other, "lost"))
+        return GPU_IS_LOST;
+    const char *group = groups[one - gpus];
+    int linked = !file || (strcmp(group, "-") != 0 && strcmp(group, groups[other - gpus]) == 0);
+    *status = index == P2P_NVLINK && linked ? P2P_OK : P2P_NOT_SUPPORTED;
     return OK;
 }
 
