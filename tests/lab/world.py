@@ -35,7 +35,7 @@ from tools.labfleet import LabFleet
 
 FLEET_ID = "0b7a3ad0-54c4-4d5c-8d5e-7a1f0c1e9b42"
 OBSERVE_S = 4
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 Json = dict[str, Any]
 

@@ -334,7 +334,7 @@ class LabFleet:
         try:
             return wait_for(
                 f"SSH login on {name}",
-                lambda: login.listens(self.node(name)) and self.reachable(name, within_s=1),
+                lambda: login.listens(self.node(name)) and self.reachable(name, within_s=5),
                 timeout_s=timeout_s,
                 every_s=0.05,
             )

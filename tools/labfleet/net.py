@@ -17,6 +17,9 @@ RANGE = ipaddress.IPv4Network("10.213.0.0/16")
 """Labs take the first /24 in here that is free on this machine."""
 
 ARP_MS = 100
+LISTINGS = 20
+INTERRUPTED = "Dump was interrupted"
+"""What iproute2 writes, to stderr, when the kernel's list changed while it was read."""
 
 
 def free_subnet() -> ipaddress.IPv4Network:
@@ -61,9 +64,18 @@ def cut(port: str, *, cable: bool) -> None:
 
 
 def join(port: str) -> None:
-    """Undo either cut."""
+    """Undo either cut, and wait until packets pass."""
     run(["ip", "link", "set", port, "up"])
-    run(["bridge", "link", "set", "dev", port, "state", "3"])
+
+    def forwards() -> bool:
+        try:
+            run(["bridge", "link", "set", "dev", port, "state", "3"])
+        except LabError:
+            # The carrier comes back a moment after the cable; until then the kernel refuses.
+            return False
+        return True
+
+    wait_for(f"interface {port} forwarding", forwards, timeout_s=10)
 
 
 def is_cut(port: str) -> bool:
@@ -103,4 +115,9 @@ def _link(name: str) -> Any:
 
 
 def _json(*argv: str) -> Any:
-    return json.loads(run(argv) or "[]")
+    """What `ip` or `bridge` lists; asked again while interfaces come and go under its eyes."""
+    for _ in range(LISTINGS):
+        said = run(argv)
+        if INTERRUPTED not in said:
+            return json.loads(said or "[]")
+    raise LabError(argv[0], f"was interrupted {LISTINGS} times: {' '.join(argv)}")
