@@ -15,6 +15,7 @@ import json
 import netrc
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from reconciler.core.secrets import MASK
 from reconciler.errors import GitError
 from reconciler.fleet.findings import escape, quoted
 
@@ -36,6 +38,23 @@ SERVER_TIMEOUT_MS = 20_000
 """libgit2's own limit on silence; the hard deadline is the parent's."""
 
 
+def has_password(url: str) -> bool:
+    """Whether a URL holds a password: `https://user:token@host/…`."""
+    return ":" in urllib.parse.urlsplit(url).netloc.rpartition("@")[0]
+
+
+def shown_url(url: str) -> str:
+    """`url` as messages may show it: forges take a token also as the user or in the query."""
+    parts = urllib.parse.urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if at and (":" in user or parts.scheme != "ssh"):
+        host = f"{MASK}@{host}"
+    elif at:
+        host = parts.netloc
+    query = MASK if parts.query else ""
+    return urllib.parse.urlunsplit((parts.scheme, host, parts.path, query, ""))
+
+
 class AuthenticationFailed(GitError):
     """The remote does not let us in, or shows a host key that is not known."""
 
@@ -47,18 +66,22 @@ class Fetcher:
         self.url = url
         self.mirror = mirror
         self.timeout_s = timeout_s
+        self.anew = False
+        """The mirror was found damaged: the next fetch makes it again."""
         self._child: subprocess.Popen[bytes] | None = None
 
     def fetch(self) -> bool:
         """Make the mirror equal to the remote; whether anything changed. GitError."""
         self.mirror.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        request = {"url": self.url, "mirror": str(self.mirror), "timeout_s": self.timeout_s}
+        request = {"url": self.url, "mirror": str(self.mirror), "anew": self.anew}
         answer = self._ask(json.dumps(request).encode() + b"\n")
         if answer.get("ok") is True:
+            self.anew = False
             return bool(answer.get("changed", True))
         kind = AuthenticationFailed if answer.get("code") == "auth" else GitError
         hint = str(answer.get("hint") or "the last good revision stays in force")
-        raise kind(f"repo {quoted(self.url)}", escape(str(answer.get("message"))), hint)
+        message = str(answer.get("message")).replace(self.url, shown_url(self.url))
+        raise kind(f"repo {quoted(shown_url(self.url))}", escape(message), hint)
 
     def close(self) -> None:
         """End the child at once."""
@@ -129,22 +152,25 @@ def main() -> None:
     """Answer requests until stdin ends."""
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        answer = _fetch(request["url"], Path(request["mirror"]))
+        answer = _fetch(request["url"], Path(request["mirror"]), request["anew"])
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
-def _fetch(url: str, mirror: Path) -> dict[str, Any]:
+def _fetch(url: str, mirror: Path, anew: bool) -> dict[str, Any]:
     import pygit2
 
     pygit2.settings.owner_validation = False
     pygit2.settings.server_connect_timeout = SERVER_TIMEOUT_MS
     pygit2.settings.server_timeout = SERVER_TIMEOUT_MS
-    lock = os.open(f"{mirror}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(f"{mirror}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return {"ok": False, "message": f"{mirror}.lock: {error.strerror}"}
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _fetch_locked(pygit2, url, mirror)
-    except pygit2.GitError as error:
+        return _fetch_locked(pygit2, url, mirror, anew)
+    except (_Remote, pygit2.GitError, KeyError, ValueError) as error:
         return _failure(str(error))
     except OSError as error:
         return {"ok": False, "message": f"{mirror}: {error.strerror}"}
@@ -152,33 +178,90 @@ def _fetch(url: str, mirror: Path) -> dict[str, Any]:
         os.close(lock)
 
 
-def _fetch_locked(pygit2: Any, url: str, mirror: Path) -> dict[str, Any]:
-    new = not (mirror / "HEAD").is_file()
+class _Remote(Exception):
+    """The remote does not answer or does not let us in: no fault of the mirror."""
+
+
+def _fetch_locked(pygit2: Any, url: str, mirror: Path, anew: bool) -> dict[str, Any]:
+    """A mirror that a power cut, a full disk or a person damaged is made again, beside the old one:
+    it is a cache, and must not stop what it serves."""
+    if not anew and (mirror / "HEAD").is_file():
+        # Whatever it is that fails with this mirror, a whole one tells whether it was the mirror.
+        with suppress(pygit2.GitError, KeyError, ValueError, OSError):
+            return _update(pygit2, url, mirror)
+    whole = mirror.with_name(f"{mirror.name}.new")
+    _remove(whole)
+    try:
+        answer = _update(pygit2, url, whole)
+        _remove(mirror)
+        whole.rename(mirror)
+    finally:
+        _remove(whole)
+    return answer
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _update(pygit2: Any, url: str, mirror: Path) -> dict[str, Any]:
+    new = not mirror.exists()
     repo = pygit2.init_repository(str(mirror), bare=True) if new else pygit2.Repository(str(mirror))
     # What a killed fetch left behind: we hold the mirror's lock, so nobody is writing it.
     for left in [*mirror.rglob("*.lock"), *mirror.glob("objects/pack/*tmp*")]:
         left.unlink(missing_ok=True)
     remote = repo.remotes.create_anonymous(url)
     callbacks = _callbacks(pygit2)
-    heads = remote.list_heads(callbacks=callbacks)
+    try:
+        heads = remote.list_heads(callbacks=callbacks)
+    except pygit2.GitError as error:
+        raise _Remote(str(error)) from error
     wanted = {
-        head.name: str(head.oid)
+        head.name: head.oid
         for head in heads
         if head.name.startswith(("refs/heads/", "refs/tags/")) and not head.name.endswith("^{}")
     }
     default = next((h.symref_target for h in heads if h.name == "HEAD"), None)
-    present = {name: str(repo.references[name].target) for name in repo.references}
-    if wanted == present and not new:
+    present = {name: repo.references[name].target for name in repo.references}
+    if not new and _same(pygit2, repo, wanted, present):
         return {"ok": True, "changed": False}
-    refspecs = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
-    remote.fetch(refspecs=refspecs, callbacks=callbacks, prune=pygit2.enums.FetchPrune.PRUNE)
+    # First, since a branch `a` stands in the way of a branch `a/b`.
     for name in set(present) - set(wanted):
-        with suppress(KeyError):
+        repo.references.delete(name)
+    refspecs = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
+    remote.fetch(refspecs=refspecs, callbacks=callbacks)
+    for name in list(repo.references):
+        # A tag of a file or a folder: it names no revision, and with it libgit2 fetches no more.
+        if not _is_commit(pygit2, repo, repo.references[name].target):
             repo.references.delete(name)
     if default:
         repo.set_head(default)
     _repack(repo, mirror)
     return {"ok": True, "changed": True}
+
+
+def _same(pygit2: Any, repo: Any, wanted: dict[str, Any], present: dict[str, Any]) -> bool:
+    """Whether every wanted reference is there with its object, or names no revision. KeyError."""
+    return not set(present) - set(wanted) and all(
+        # That it is there is no proof that it can be read; that it cannot be is one of damage.
+        repo.odb.read_header(oid) if present.get(name) == oid else _is_no_commit(pygit2, repo, oid)
+        for name, oid in wanted.items()
+    )
+
+
+def _is_no_commit(pygit2: Any, repo: Any, oid: Any) -> bool:
+    return oid in repo and not _is_commit(pygit2, repo, oid)
+
+
+def _is_commit(pygit2: Any, repo: Any, target: Any) -> bool:
+    try:
+        repo[target].peel(pygit2.Commit)
+    except (pygit2.GitError, ValueError):
+        return False
+    return True
 
 
 def _repack(repo: Any, mirror: Path) -> None:

@@ -82,6 +82,9 @@ def list_folder(folder: Path, limits: Limits) -> tuple[list[TreeEntry], bool]:
                     return entries, False
                 status = item.stat(follow_symlinks=False)
                 sort = _sort_of(status.st_mode)
+                if sort is Sort.FOLDER and os.path.lexists(os.path.join(item.path, ".git")):
+                    # Another repository: a commit would hold a link to it and none of its files.
+                    sort = Sort.SUBMODULE
                 if sort is Sort.FOLDER and (above or of_interest(path) or _looks_near(path)):
                     pending.append(f"{path}/")
                 entries.append(TreeEntry(path, sort, status.st_size))

@@ -139,6 +139,9 @@ def _read_file(repo: Repo, file: SourceFile, findings: list[Finding]) -> Known:
     clean = not parsed.findings and parsed.complete
     findings += parsed.findings
     repo.blind |= not parsed.complete
+    if clean and not parsed.documents:
+        clean = False
+        findings.append(_empty(file.path))
     documents = []
     for document in parsed.documents:
         entry = _read(repo, document, findings)
@@ -212,6 +215,13 @@ def _document_finding(
     subject = f"document {safe_name(name) or document.index + 1}"
     reason = Reason.SCHEMA_FAILED
     return Finding(document.file, line, column, dotted(path), subject, message, hint, reason)
+
+
+def _empty(file: str) -> Finding:
+    """A file that was cut off, or whose lines are all comments, takes away what it defined."""
+    hint = "is it cut off? remove it, if what it defined is to go"
+    message = "it holds no document"
+    return Finding(file, 1, 1, "", "", message, hint, Reason.PARSE_FAILED, warning=True)
 
 
 def _file_finding(file: str, message: str, hint: str, reason: Reason) -> Finding:

@@ -11,10 +11,14 @@ from reconciler.fleet.limits import Limits
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _BAD_CHAR = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+    "\ud800-\udfff\ufffe\uffff]"
     "|\r(?!\n)"
 )
-BAD_VALUE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+BAD_VALUE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+    "\ufffe\uffff]"
+)
 
 
 def decode(file: str, raw: bytes, limits: Limits) -> tuple[str | None, list[Finding]]:
@@ -64,12 +68,14 @@ def _bad_char_message(char: str) -> str:
         0x2028: "line separator: one line in a review, two to a parser",
         0x2029: "paragraph separator: one line in a review, two to a parser",
         0x85: "next line: one line in a review, two to a parser",
+        0xFFFE: "no character: is the file UTF-16, or damaged?",
+        0xFFFF: "no character: is the file damaged?",
         0x0D: "carriage return without line feed: one line in a review, two to a parser",
     }.get(code)
     if why is None:
         why = (
             "direction mark: it shows text in another order"
-            if code > 0x2000
+            if code > 0x600
             else "control character"
         )
     return f"U+{code:04X} is not allowed ({why})"

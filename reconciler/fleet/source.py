@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from pygit2.enums import SortMode
 
 from reconciler.core.model import Desired, Revision
 from reconciler.errors import GitError, InvalidFleet
-from reconciler.fleet.fetcher import Fetcher
+from reconciler.fleet.fetcher import Fetcher, has_password, shown_url
 from reconciler.fleet.findings import Finding, errors, listed, nearest, quoted, summary
 from reconciler.fleet.limits import Limits
 from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_plain
@@ -31,6 +32,8 @@ from reconciler.fleet.tree import choose, refused
 URL = re.compile(r"(ssh|https|file)://[^\s\x00-\x1f]+", re.ASCII)
 _OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:(?!/)\S+")
+
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 
 MAX_PARENTS = 1_000_000
 """Commits looked at for the first one; a longer history reads as unknown."""
@@ -67,13 +70,21 @@ class Source:
         # object database runs nothing, and CI often checks out as another user.
         pygit2.settings.owner_validation = False
         if URL.fullmatch(location):
+            if has_password(location):
+                host = urllib.parse.urlsplit(location).hostname
+                raise GitError(
+                    f"repo {quoted(shown_url(location))}",
+                    "the URL holds a password, which would stand in process lists and logs",
+                    f"take it out of the URL and put it into ~/.netrc (machine {host} login … "
+                    "password …); if others could read it, make a new one",
+                )
             name = hashlib.sha256(location.encode()).hexdigest()[:24]
             mirror = cache_dir / f"{name}.git"
             fetcher = Fetcher(location, mirror, timeout_s)
             return cls(_open_mirror(mirror), None, "", fetcher)
         if _OTHER_URL.match(location):
             raise GitError(
-                f"repo {quoted(location)}",
+                f"repo {quoted(shown_url(location))}",
                 "this kind of URL is not supported",
                 "use ssh://, https:// or file:// (a blank in it is written %20), or a path",
             )
@@ -100,8 +111,17 @@ class Source:
             raise _git_error(f"repo {path}", error) from error
         if repo.is_bare or repo.workdir is None:
             return cls(repo, None, "", None)
-        inside = path.resolve().relative_to(Path(repo.workdir).resolve()).as_posix()
-        return cls(repo, path.resolve(), "" if inside == "." else f"{inside}/", None)
+        folder, top = path.resolve(), Path(repo.workdir).resolve()
+        if folder.is_relative_to(Path(repo.path).resolve()):
+            folder = top  # the repository's own folder (`.git`) stands for what it is of
+        if not folder.is_relative_to(top):
+            raise GitError(
+                f"repo {path}",
+                f"its working tree is {top} (core.worktree), which does not hold this folder",
+                f"give {top}",
+            )
+        inside = folder.relative_to(top).as_posix()
+        return cls(repo, folder, "" if inside == "." else f"{inside}/", None)
 
     # --- revisions ---
 
@@ -118,7 +138,11 @@ class Source:
             self._fetcher.close()
 
     def resolve(self, ref: str | None) -> Revision:
-        """The commit that `ref` (a branch, tag or commit; None: HEAD) names. GitError."""
+        """The commit that `ref` (a branch, tag or commit; None: HEAD) names. GitError.
+
+        A branch comes before a tag of the same name: whoever may push tags must not be able to move
+        what is followed.
+        """
         repo = self._need_repo()
         try:
             if ref is None:
@@ -128,9 +152,9 @@ class Source:
                 commit = repo.head.peel(pygit2.Commit)
             else:
                 name = ref
-                commit = repo.revparse_single(ref).peel(pygit2.Commit)
+                commit = repo.revparse_single(self._branch_first(ref)).peel(pygit2.Commit)
         except (KeyError, ValueError, TypeError, pygit2.GitError) as error:
-            raise self._no_ref(ref or "HEAD", error) from error
+            raise self._no_ref("HEAD" if ref is None else ref, error) from error
         return Revision(str(commit.id), ref=name, root_commit=self._root_of(str(commit.id)))
 
     def ancestors(self, commit: str) -> Iterator[Revision]:
@@ -140,6 +164,7 @@ class Source:
             for found in repo.walk(commit, SortMode.TOPOLOGICAL | SortMode.TIME):
                 yield Revision(str(found.id), root_commit=self._root_of(commit))
         except (KeyError, ValueError, pygit2.GitError) as error:
+            self._distrust()
             raise _git_error(f"commit {commit}", error) from error
 
     def fork_point(self, one: str, other: str) -> str:
@@ -167,6 +192,13 @@ class Source:
             return None
         return str(hunk.final_commit_id), author.name
 
+    def _branch_first(self, ref: str) -> str:
+        """`ref` by its full name where it is a branch; a whole commit id is always a commit."""
+        full = f"refs/heads/{ref}"
+        if _COMMIT_ID.fullmatch(ref) or ref == "HEAD" or not pygit2.reference_is_valid_name(full):
+            return ref
+        return full if full in self._need_repo().references else ref
+
     def _root_of(self, commit: str) -> str:
         """The first commit by first parents; empty where the history is cut (a shallow clone)."""
         repo = self._need_repo()
@@ -178,7 +210,11 @@ class Source:
                 current = self._roots[current]
                 break
             seen.append(current)
-            parents = repo[current].peel(pygit2.Commit).parent_ids
+            try:
+                parents = repo[current].peel(pygit2.Commit).parent_ids
+            except (KeyError, ValueError, pygit2.GitError) as error:
+                self._distrust()
+                raise _git_error(f"commit {current}", error) from error
             if not parents:
                 break
             current = str(parents[0])
@@ -192,7 +228,9 @@ class Source:
             return self._repo
         if self._fetcher is not None:
             raise GitError(
-                f"repo {quoted(self._fetcher.url)}", "it was never fetched", "fetch it first"
+                f"repo {quoted(shown_url(self._fetcher.url))}",
+                "it was never fetched",
+                "fetch it first",
             )
         raise GitError(
             f"repo {self._folder}", "it is not a git repository", "run 'git init' there and commit"
@@ -210,6 +248,10 @@ class Source:
         hint = nearest(ref, names) or (f"there are: {listed(names)}" if names else str(error))
         if self._need_repo().is_shallow:
             hint = "this clone is shallow: fetch all of it (in a workflow `fetch-depth: 0`)"
+        elif ref == "HEAD" or ref in names:
+            # It is there, so the commit behind it is what is missing.
+            self._distrust()
+            return _git_error(f"ref {quoted(ref)}", error)
         return GitError(f"ref {quoted(ref)}", "it names no commit", hint)
 
     def _names(self) -> list[str]:
@@ -218,6 +260,11 @@ class Source:
             return [r.split("/", 2)[-1] for r in self._need_repo().references]
         except pygit2.GitError:
             return []
+
+    def _distrust(self) -> None:
+        """What was just read is damaged: a mirror is fetched whole the next time."""
+        if self._fetcher is not None:
+            self._fetcher.anew = True
 
     # --- reading ---
 
@@ -245,6 +292,7 @@ class Source:
         try:
             return self._check(revision, reader or load)
         except (KeyError, ValueError, pygit2.GitError) as error:
+            self._distrust()
             raise _git_error(f"commit {revision.commit}", error) from error
 
     def _check(self, revision: Revision, reader: Callable[..., Loaded]) -> Loaded:
@@ -361,4 +409,7 @@ def _open_mirror(path: Path) -> pygit2.Repository | None:
 
 def _git_error(subject: str, error: Exception) -> GitError:
     text = str(error).strip("'\"") or type(error).__name__
+    if "unknown object format" in text:
+        message = "its objects are named by SHA-256, which is not read yet"
+        return GitError(subject, message, "use a repository with SHA-1 names, git's default")
     return GitError(subject, f"git cannot read it: {text}", "look at the repository with git fsck")

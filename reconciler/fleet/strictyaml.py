@@ -16,6 +16,7 @@ Merge keys (`<<: *base`, `<<: [*a, *b]`) are allowed: own keys win, then the ear
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,9 @@ KEY = "\0key"
 """Last element of a position's path that points at a key; no key of a document can equal it."""
 
 
+_CONFLICT = re.compile(r"^<{7} .{0,80}", re.MULTILINE)
+
+
 class _Again(Exception):
     """Something is wrong: the file is walked once more, with positions."""
 
@@ -119,6 +123,7 @@ class _Walk:
 
     def __init__(self, file: str, text: str, limits: Limits, *, record: bool) -> None:
         self.file = file
+        self.text = text
         self.limits = limits
         self.record = record
         self.parser = CParser(text)
@@ -138,6 +143,12 @@ class _Walk:
             self._documents()
         except yaml.MarkedYAMLError as error:
             self._yaml_error(error)
+        except yaml.YAMLError as error:
+            said = str(error).split("\n", 1)[0]
+            self.out.findings.append(
+                Finding(self.file, 1, 1, "", "", f"not YAML: {said}", "", Reason.PARSE_FAILED)
+            )
+            self.out.complete = False
         except _Stop:
             self.out.complete = False
         return self.out
@@ -265,7 +276,8 @@ class _Walk:
             self._refuse_tag(event.tag)
         stack = self.stack
         if stack and stack[-1].is_map and stack[-1].key is _NO_KEY:
-            self._report("a key that is itself a list or mapping", "keys are plain words")
+            hint = "keys are plain words; a template ('{{ … }}') is not filled in here"
+            self._report("a key that is itself a list or mapping", hint)
             raise _Stop
         if event.anchor is not None:
             self.anchors[event.anchor] = None
@@ -359,6 +371,17 @@ class _Walk:
             raise _Stop
 
     def _yaml_error(self, error: yaml.MarkedYAMLError) -> None:
+        if conflict := _CONFLICT.search(self.text):
+            line = self.text.count("\n", 0, conflict.start()) + 1
+            message = f"a merge conflict that was not resolved: {quoted(conflict.group())}"
+            hint = (
+                "keep one of the two sides, and remove the lines with <<<<<<<, ======= and >>>>>>>"
+            )
+            self.out.findings.append(
+                Finding(self.file, line, 1, "", "", message, hint, Reason.PARSE_FAILED)
+            )
+            self.out.complete = False
+            return
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         problem = error.problem or "cannot be parsed"
@@ -383,6 +406,9 @@ def _advice(message: str) -> str:
             "look at the indentation, and quote a value that holds quotes",
         ),
         ("could not find expected ':'", "a line without a colon; look at the indentation"),
+        ("incompatible YAML document", "remove the line with %YAML"),
+        ("directive", "a line that starts with % is for the parser: remove it"),
+        ("expected <document start>", "put '---' between two documents"),
         ("exceeded maximum nesting depth", "nothing in a fleet repo nests so far"),
         ("while scanning a quoted scalar", "a quote is opened and never closed"),
     ):

@@ -14,11 +14,8 @@ MODEL = "kind: Model\nname: llama\npath: /models/llama\n"
 
 
 def catalog(*documents: str) -> dict[str, str]:
-    return {
-        **BASE,
-        "catalog/all.yaml": "---\n".join([MODEL, *documents]),
-        "placements/all.yaml": "",
-    }
+    kept = {path: text for path, text in BASE.items() if path != "placements/all.yaml"}
+    return {**kept, "catalog/all.yaml": "---\n".join([MODEL, *documents])}
 
 
 def profile(*documents: str) -> Profile:

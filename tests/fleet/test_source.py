@@ -58,6 +58,65 @@ def test_a_branch_a_tag_and_a_commit_name_a_revision(
     assert source.resolve(head[:12] if name == "short" else name).commit == head
 
 
+def test_a_branch_comes_before_a_tag_of_its_name(repo: pygit2.Repository, source: Source) -> None:
+    first = str(repo.head.target)
+    repo.references.create("refs/tags/main", first)
+    second = commit(repo, {"placements/all.yaml": PLACEMENTS + "replicas: 2\n"})
+    assert source.resolve("main").commit == second
+    assert source.resolve("refs/tags/main").commit == first
+
+
+def test_a_branch_that_is_named_like_a_commit_does_not_take_its_place(
+    repo: pygit2.Repository, source: Source
+) -> None:
+    first = str(repo.head.target)
+    second = commit(repo, {"placements/all.yaml": PLACEMENTS + "replicas: 2\n"})
+    repo.references.create(f"refs/heads/{first}", second)
+    assert source.resolve(first).commit == first
+
+
+def test_a_branch_whose_commit_is_missing_is_not_called_unknown(
+    repo: pygit2.Repository, source: Source
+) -> None:
+    """As in a clone whose alternate is gone."""
+    (Path(repo.path) / "refs" / "heads" / "main").write_text("1" * 40 + "\n")
+    for ref in (None, "main"):
+        with pytest.raises(GitError, match=r"cannot read it: .*; look at the repository"):
+            source.resolve(ref)
+
+
+def test_the_git_folder_stands_for_its_repository(
+    repo: pygit2.Repository, tmp_path: Path, source: Source
+) -> None:
+    opened = open_source(repo.path, tmp_path)
+    assert opened.load(opened.resolve(None)) == source.load(source.resolve(None))
+    assert opened.load_worktree().placements
+
+
+def test_a_working_tree_elsewhere_is_named(repo: pygit2.Repository, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    repo.config["core.worktree"] = str(tmp_path / "elsewhere")
+    with pytest.raises(GitError, match=r"give .*/elsewhere"):
+        open_source(tmp_path / "fleet", tmp_path)
+
+
+def test_a_repository_with_sha256_names_says_so(tmp_path: Path) -> None:
+    command = ["git", "init", "-q", "--object-format=sha256", str(tmp_path / "new")]
+    subprocess.run(command, check=True, timeout=30, capture_output=True)
+    with pytest.raises(GitError, match="named by SHA-256"):
+        open_source(tmp_path / "new", tmp_path)
+
+
+def test_a_repository_inside_the_working_tree_is_refused_as_its_commit_would_be(
+    repo: pygit2.Repository, source: Source
+) -> None:
+    write(Path(repo.workdir), {"catalog/inner/x.yaml": "kind: Model\nname: inner\n"})
+    pygit2.init_repository(str(Path(repo.workdir) / "catalog" / "inner"))
+    with pytest.raises(InvalidFleet):
+        source.load_worktree()
+    assert "catalog/inner: it is a submodule" in as_text(source.findings)
+
+
 def test_an_unknown_ref_is_named_with_the_nearest(source: Source) -> None:
     with pytest.raises(GitError, match=r"ref 'mian': it names no commit; did you mean 'main'\?"):
         source.resolve("mian")
