@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import List
+from typing import List, Sequence
 
 USAGE = """usage: agent.pyz serve [--root DIR] | supervise DIR | probe KIND | sim OPTIONS | version
 """
 
 
-def bootstrapped(marker: str, root: str, agent: str, runs_from: str) -> None:
+def bootstrapped(
+    marker: str, root: str, agent: str, runs_from: str, previous: Sequence[str] = ()
+) -> None:
     """Serve the session on stdin and stdout; called by the bootstrap line. Does not return."""
     from . import node, serve
 
     try:
-        found = node.Node(node.identity(os.environ), root, agent, runs_from)
+        former = node.distinct_roots(root, previous)
+        found = node.Node(node.identity(os.environ), root, agent, runs_from, former)
         why = node.unsuitable_root(root, os.environ)
     except OSError as error:
         found, why = None, "this machine has no identity: %s" % error

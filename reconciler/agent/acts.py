@@ -81,7 +81,7 @@ class Actor:
             return {"state": state}
         self._refuse_taken(spec)
         self._preflight(spec)
-        with locks.acting(self.node.acting_lock):
+        with locks.acting(*self.node.acting_locks):
             lease.fence(self.node, request)
             lease.refuse_if_held(self.node, spec.launch)
             state = self._existing(asked, spec)
@@ -91,7 +91,7 @@ class Actor:
             if state == "absent":
                 self._make_room(spec)
                 self._write_record(asked, spec, labels)
-            self._spawn(spec.launch, spec.mark, [], spec)
+            self._spawn(records.folder_of(self.node, spec.launch), spec.mark, [], spec)
         return {"state": "started"}
 
     def _parse(self, asked: Json, fleet: str) -> Spec:
@@ -159,7 +159,7 @@ class Actor:
         try:
             seen = self.observer.launches(self.observer.marks())
         except OSError as error:
-            raise AgentError("io", "%s: %s" % (self.node.launches, error.strerror)) from None
+            raise AgentError("io", "%s: %s" % (error.filename, error.strerror)) from None
         return [s for s in seen if s.name != launch]
 
     def _preflight(self, spec: Spec) -> None:
@@ -178,7 +178,7 @@ class Actor:
     def _make_room(self, spec: Spec) -> None:
         others = self._others(spec.launch)
         gone = retention.removable(others, spec.fleet, spec.replica, boottime())
-        retention.remove(self.node, gone)
+        retention.remove(gone)
 
     def _write_record(self, asked: Json, spec: Spec, labels: Json) -> None:
         """The whole folder at once, by one rename: there is never a launch without its record."""
@@ -203,10 +203,10 @@ class Actor:
             shutil.rmtree(part, ignore_errors=True)
             raise AgentError("io", "record of %s: %s" % (spec.launch, error.strerror)) from None
 
-    def _spawn(self, launch: str, mark: str, options: List[str], spec: Optional[Spec]) -> None:
+    def _spawn(self, folder: str, mark: str, options: List[str], spec: Optional[Spec]) -> None:
         """`spec`: None where the record cannot be read; then there is only something to end."""
         env = environment.of_supervisor(self.env, mark)
-        folder, runs_from = self.node.launch_dir(launch), self.node.runs_from
+        launch, runs_from = os.path.basename(folder), self.node.runs_from
         if spec is not None and spec.mode == "system":
             why = spawn.in_unit(runs_from, folder, options, env, spec)
         else:
@@ -219,13 +219,13 @@ class Actor:
         """A refused start leaves no record, unless its supervisor may yet come."""
         seen = self._see(launch)
         if seen is not None and seen.never_began and why not in spawn.MAY_COME:
-            retention.remove(self.node, [seen])
+            retention.remove([seen])
 
     # --- stop, adopt, relabel -----------------------------------------------------------------
 
     def stop(self, request: Json) -> Json:
         """`stopping`: the intent is written, somebody carries it out; `ended`: nothing is left."""
-        with locks.acting(self.node.acting_lock):
+        with locks.acting(*self.node.acting_locks):
             seen, fleet = self._fenced(request)
             if seen.ended:
                 return {"state": "ended"}
@@ -260,7 +260,7 @@ class Actor:
 
     def adopt(self, request: Json) -> Json:
         """`supervised`: it has a supervisor; `adopted`: a new one; `ended`: nothing is left."""
-        with locks.acting(self.node.acting_lock):
+        with locks.acting(*self.node.acting_locks):
             seen, fleet = self._fenced(request)
             if seen.supervised:
                 return {"state": "supervised"}
@@ -280,7 +280,7 @@ class Actor:
     def relabel(self, request: Json) -> Json:
         """Replace what may change without a restart."""
         labels = _labels(request)
-        with locks.acting(self.node.acting_lock):
+        with locks.acting(*self.node.acting_locks):
             seen, _ = self._fenced(request)
             try:
                 # First the files: should this end in between, labels.json asks for them again.
@@ -312,7 +312,7 @@ class Actor:
         try:
             found = self.observer.launches(self.observer.marks())
         except OSError as error:
-            raise AgentError("io", "%s: %s" % (self.node.launches, error.strerror)) from None
+            raise AgentError("io", "%s: %s" % (error.filename, error.strerror)) from None
         return next((s for s in found if s.name == launch), None)
 
     def _supervise_again(self, seen: Seen, fleet: str) -> None:
@@ -321,7 +321,7 @@ class Actor:
             spec = specs.parse(seen.spec) if seen.spec is not None else None
         except Damaged:
             spec = None
-        self._spawn(seen.name, mark, ["--adopt", fleet], spec)
+        self._spawn(seen.folder, mark, ["--adopt", fleet], spec)
 
     def _write_end(self, seen: Seen, kind: str, message: str) -> None:
         """Record the end of a launch without supervisor; nothing is done where it gets one now."""

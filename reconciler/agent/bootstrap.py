@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from typing import Sequence
 
 MINIMUM_PYTHON = (3, 8)
 
@@ -29,14 +30,20 @@ def command(sudo_user: str) -> str:
     return "exec sudo -n -H -u %s python3 -ISqi" % sudo_user
 
 
-def line(marker: str, agent_hash: str, root: str) -> str:
+def line(marker: str, agent_hash: str, root: str, previous_roots: Sequence[str] = ()) -> str:
     """The bootstrap line (without its newline).
 
     It is answered by one framed `{"bootstrap": …}`: `need` (send `upload(data)` as the next line;
     another answer follows), `ready` (the agent serves now) or `unsuitable` with a `message`.
-    `agent_hash` is the sha256 of `package.build()`; `root` the fleet's or node's setting or "".
+    `agent_hash` is the sha256 of `package.build()`; `root` the fleet's or node's setting or "",
+    `previous_roots` the node's.
     """
-    given = "marker, digest, setting = %a, %a, %a\n" % (marker, agent_hash, root)
+    given = "marker, digest, setting, previous = %a, %a, %a, %a\n" % (
+        marker,
+        agent_hash,
+        root,
+        tuple(previous_roots),
+    )
     return 'exec(bytes.fromhex("%s").decode())' % (given + _PROGRAM).encode("utf-8").hex()
 
 
@@ -131,5 +138,5 @@ if digest_of(path) != digest:
         run = "/proc/%d/fd/%d" % (os.getpid(), kept)
 sys.path.insert(0, run or choose(folder, path))
 from reconciler.agent.__main__ import bootstrapped
-bootstrapped(marker, root, path, run or path)
+bootstrapped(marker, root, path, run or path, previous)
 """

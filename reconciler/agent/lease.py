@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 from . import journal, store
 from .node import Node, boottime
@@ -22,9 +22,9 @@ MAX_TTL_S = 3600.0
 _FLEET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 
-def lease_path(node: Node, fleet: str) -> str:
+def lease_path(root: str, fleet: str) -> str:
     """One file per fleet: launches of several fleets may share a node."""
-    return os.path.join(node.root, "lease-%s.json" % check_fleet(fleet))
+    return os.path.join(root, "lease-%s.json" % check_fleet(fleet))
 
 
 def check_fleet(fleet: str) -> str:
@@ -35,9 +35,24 @@ def check_fleet(fleet: str) -> str:
 
 
 def read_lease(node: Node, fleet: str) -> Optional[Json]:
-    """The stored lease, None where there never was one. Raises Damaged."""
+    """The stored lease, None where there never was one. Raises Damaged.
+
+    With former roots the newest of all: it goes on where it was when the root changes, and whoever
+    is still told to use a former root is seen.
+    """
+    found = _leases(node, fleet)
+    return max(found, key=lambda lease: int(lease["epoch"])) if found else None
+
+
+def _leases(node: Node, fleet: str) -> List[Json]:
+    """What each root holds, the current one first."""
+    found = (_read(root, fleet) for root in node.roots)
+    return [lease for lease in found if lease is not None]
+
+
+def _read(root: str, fleet: str) -> Optional[Json]:
     try:
-        lease = store.read(lease_path(node, fleet))
+        lease = store.read(lease_path(root, fleet))
     except FileNotFoundError:
         return None
     shape = {"owner": str, "epoch": int, "boot_id": str, "until": (int, float)}
@@ -45,6 +60,14 @@ def read_lease(node: Node, fleet: str) -> Optional[Json]:
         if not isinstance(lease.get(name), kind):  # type: ignore[arg-type]
             raise Damaged("lease-%s.json is damaged: %s is not as expected" % (fleet, name))
     return lease
+
+
+def _rival(node: Node, fleet: str, owner: str) -> Optional[Json]:
+    """A living lease of another, in whichever root: two that use different roots see each other."""
+    for lease in _leases(node, fleet):
+        if lease["owner"] != owner and remaining(node, lease) > 0:
+            return lease
+    return None
 
 
 def remaining(node: Node, lease: Json) -> float:
@@ -90,8 +113,22 @@ def change(node: Node, request: Json) -> Json:
             lease[name] = request[name]
         elif stored is not None and name in stored:
             lease[name] = stored[name]
-    store.write(lease_path(node, fleet), lease)
+    _write(node, fleet, lease)
     return shown(node, lease)
+
+
+def _write(node: Node, fleet: str, lease: Json) -> None:
+    """In former roots as well, so that whoever still uses one is kept out there.
+
+    A former root that cannot be written keeps everybody out by itself.
+    """
+    for root in node.previous:
+        try:
+            if os.path.isdir(root):
+                store.write(lease_path(root, fleet), lease)
+        except OSError:
+            continue
+    store.write(lease_path(node.root, fleet), lease)
 
 
 def _stored(node: Node, fleet: str) -> Tuple[Optional[Json], str]:
@@ -106,14 +143,15 @@ def _acquire(node: Node, fields: Fields, stored: Optional[Json], owner: str) -> 
         raise AgentError("bad-request", "owner: empty")
     if stored is None:
         return _highest_epoch(node, fields.text("fleet"), careful=False) + 1
-    left = remaining(node, stored)
-    if left > 0 and stored["owner"] != owner:
+    rival = _rival(node, fields.text("fleet"), owner)
+    if rival is not None:
         raise AgentError(
             "lease-held",
             "%s holds the lease of fleet %s (epoch %d) for another %.0f s"
-            % (stored["owner"], stored["fleet"], stored["epoch"], left),
+            % (rival["owner"], rival["fleet"], rival["epoch"], remaining(node, rival)),
         )
-    return int(stored["epoch"]) + (0 if left > 0 else 1)
+    unbroken = stored["owner"] == owner and remaining(node, stored) > 0
+    return int(stored["epoch"]) + (0 if unbroken else 1)
 
 
 def _keep(node: Node, fields: Fields, stored: Optional[Json], owner: str) -> int:
@@ -137,15 +175,17 @@ def _highest_epoch(node: Node, fleet: str, *, careful: bool) -> int:
     with a margin for those that were given and not written down anywhere else.
     """
     known = [0]
-    entries = [e for e in journal.read(node.root, 10000) if e.get("fleet") == fleet]
+    told = [entry for root in node.roots for entry in journal.read(root, 10000)]
+    entries = [e for e in told if e.get("fleet") == fleet]
     known += [e["epoch"] for e in entries if isinstance(e.get("epoch"), int)]
     if not careful:
         return max(known)
-    try:
-        with open(lease_path(node, fleet), "rb") as file:
-            known += [int(n) for n in re.findall(rb'"epoch": *([0-9]{1,15})', file.read(65536))]
-    except OSError:
-        pass
+    for root in node.roots:
+        try:
+            with open(lease_path(root, fleet), "rb") as file:
+                known += [int(n) for n in re.findall(rb'"epoch": *([0-9]{1,15})', file.read(65536))]
+        except OSError:
+            continue
     return max(known) + 1000
 
 
@@ -178,23 +218,39 @@ def refuse_unless_current(
             "epoch %d of %s is not the lease in force: epoch %d of %s"
             % (epoch, owner, stored["epoch"], stored["owner"]),
         )
-    left = remaining(node, stored)
-    if left <= 0:
+    rival = _rival(node, fleet, owner)
+    if rival is not None:
+        raise AgentError(
+            "fenced",
+            "%s holds a lease of fleet %s in a former root (epoch %d); it must let go first"
+            % (rival["owner"], fleet, rival["epoch"]),
+        )
+    if remaining(node, stored) <= 0:
         raise AgentError("fenced", "the lease of %s (epoch %d) has expired" % (owner, epoch))
 
 
 # --- A person's hold --------------------------------------------------------------------------
 
 
-def hold_path(node: Node) -> str:
+def hold_path(root: str) -> str:
     """hold.json of this node."""
-    return os.path.join(node.root, "hold.json")
+    return os.path.join(root, "hold.json")
 
 
 def read_hold(node: Node) -> Optional[Json]:
     """The hold in force as an answer shows it. A damaged one holds the whole node."""
+    return next(iter(_holds(node)), None)
+
+
+def _holds(node: Node) -> List[Json]:
+    """Those in force, the ones on the whole node first: one in a former root still means it."""
+    found = (_read_hold(node, root) for root in node.roots)
+    return sorted((h for h in found if h is not None), key=lambda hold: str(hold["launch"]))
+
+
+def _read_hold(node: Node, root: str) -> Optional[Json]:
     try:
-        hold = store.read(hold_path(node))
+        hold = store.read(hold_path(root))
     except FileNotFoundError:
         return None
     except Damaged as error:
@@ -219,10 +275,11 @@ def _hold_left(node: Node, hold: Json) -> Optional[float]:
 def change_hold(node: Node, request: Json) -> Optional[Json]:
     """Carry out a `hold` request; the caller holds the acting lock."""
     if request.get("clear"):
-        try:
-            os.unlink(hold_path(node))
-        except FileNotFoundError:
-            pass
+        for root in node.roots:
+            try:
+                os.unlink(hold_path(root))
+            except FileNotFoundError:
+                continue
         return None
     fields = Fields(Fields(request).object("set"), "set.")
     hold: Json = {
@@ -235,14 +292,14 @@ def change_hold(node: Node, request: Json) -> Optional[Json]:
     }
     if fields.data.get("for_s") is not None:
         hold["for_s"] = fields.number("for_s")
-    store.write(hold_path(node), hold)
+    store.write(hold_path(node.root), hold)
     return read_hold(node)
 
 
 def refuse_if_held(node: Node, launch: str) -> None:
     """AgentError `held` where a person asked to leave this node, or this launch, alone."""
-    hold = read_hold(node)
-    if hold is not None and hold["launch"] in ("", launch):
+    hold = next((h for h in _holds(node) if h["launch"] in ("", launch)), None)
+    if hold is not None:
         what = "launch %s" % launch if hold["launch"] else "this node"
         raise AgentError(
             "held", "%s is held by %s: %s" % (what, hold["who"] or "?", hold["reason"])

@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional
 
 from .wire import AgentError
 
@@ -52,15 +52,32 @@ def is_held(path: str) -> bool:
 
 
 @contextmanager
-def acting(path: str) -> Iterator[None]:
-    """The node's one lock for whoever writes a record or an intent."""
+def acting(path: str, *others: str) -> Iterator[None]:
+    """The node's one lock for whoever writes a record or an intent.
+
+    `others` are those of former roots, for an agent that may still be told to act there. One that
+    cannot be opened keeps nobody out: nothing can be written beside it either.
+    """
+    held: List[int] = []
+    try:
+        # In one order for all, whichever of them is whose root today: no two wait for each other.
+        for real in sorted({os.path.realpath(p) for p in (path, *others)}):
+            fd = _acting_lock(real, must=real == os.path.realpath(path))
+            if fd is not None:
+                held.append(fd)
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _acting_lock(path: str, *, must: bool) -> Optional[int]:
     try:
         fd = try_lock(path, ACTING_WAIT_S)
     except OSError as error:
+        if not must:
+            return None
         raise AgentError("io", "%s: %s" % (path, error.strerror)) from None
     if fd is None:
         raise AgentError("io", "%s is held by another for %d s" % (path, ACTING_WAIT_S))
-    try:
-        yield
-    finally:
-        os.close(fd)
+    return fd

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 FORMAT = "1.0"
 """Of records and answers: within a major, fields are only added."""
@@ -39,20 +39,43 @@ class Node(NamedTuple):
     """The agent's file, named by its content hash."""
     runs_from: str
     """Where it is run from: `agent`, or a copy in memory on a node that cannot store it."""
+    previous: Tuple[str, ...] = ()
+    """Former roots: launches live on there and are stopped there; none is started there."""
+
+    @property
+    def roots(self) -> Tuple[str, ...]:
+        """The root, then the former ones."""
+        return (self.root, *self.previous)
 
     @property
     def launches(self) -> str:
-        """Folder of all launches."""
+        """Folder of all launches that are started from now on."""
         return os.path.join(self.root, "launches")
 
     def launch_dir(self, launch: str) -> str:
-        """Folder of one launch."""
+        """Folder of one launch in the root; `records.folder_of` has where it really lies."""
         return os.path.join(self.launches, launch)
 
     @property
-    def acting_lock(self) -> str:
-        """Held while a record or an intent is written."""
-        return os.path.join(self.root, "acting.lock")
+    def acting_locks(self) -> Tuple[str, ...]:
+        """Held while a record or an intent is written: the root's, then those of former roots."""
+        return tuple(acting_lock(root) for root in self.roots)
+
+
+def acting_lock(root: str) -> str:
+    """The lock of whoever acts on the launches in `root`."""
+    return os.path.join(root, "acting.lock")
+
+
+def distinct_roots(root: str, previous: Iterable[str]) -> Tuple[str, ...]:
+    """The former roots that are other folders than the root: a former root may be a link to it."""
+    known, found = {os.path.realpath(root)}, []
+    for path in previous:
+        real = os.path.realpath(path)
+        if real not in known:
+            known.add(real)
+            found.append(os.path.normpath(path))
+    return tuple(found)
 
 
 def boottime() -> float:

@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Tuple
 
 from . import VERSION, lease, logs, netlink, procs, records, store
 from .gpus import GpuLooks
-from .node import FORMAT, Node, boottime
+from .node import FORMAT, Node, acting_lock, boottime
 from .probes import Probes
 from .records import Seen
 from .spec import LAUNCH
@@ -97,8 +97,8 @@ class Observer:
         pids, _ = records.by_launch(self.node, marks)
         names = records.launch_names(self.node)
         names += sorted(set(pids) - set(names))
-        self.cache.forget(tuple(self.node.launch_dir(n) + "/" for n in names) or ("/\0",))
         seen = [records.see(self.node, self.cache, name, pids) for name in names]
+        self.cache.forget(tuple(s.folder + "/" for s in seen) or ("/\0",))
         return self._with_containers(seen)
 
     def _with_containers(self, seen: List[Seen]) -> List[Seen]:
@@ -140,13 +140,13 @@ class Observer:
         try:
             seen = self.launches(marks)
         except OSError as error:
-            return {"shards_error": "%s: %s" % (self.node.launches, error.strerror)}
+            return {"shards_error": "%s: %s" % (error.filename, error.strerror)}
         return {"shards": [self._shard(s) for s in seen]}
 
     def _shard(self, seen: Seen) -> Json:
         now = boottime()
         status, record = seen.status, seen.record
-        phase, ended = _phase(self.node, seen)
+        phase, ended = _phase(seen)
         supervised = seen.supervised and seen.same_boot
         health = _health(status, now, supervised, phase)
         interval = _number((seen.spec or {}).get("health") or {}, "interval_s", 5.0)
@@ -221,8 +221,9 @@ class Observer:
         return {"lease": lease.shown(self.node, stored) if stored else None, "lease_error": ""}
 
     def _only_fleet(self) -> str:
-        names = [n for n in os.listdir(self.node.root) if n.startswith("lease-")]
-        fleets = [n[len("lease-") : -len(".json")] for n in names if n.endswith(".json")]
+        names = {n for r in self.node.roots if os.path.isdir(r) for n in os.listdir(r)}
+        mine = [n for n in names if n.startswith("lease-") and n.endswith(".json")]
+        fleets = [n[len("lease-") : -len(".json")] for n in mine]
         return fleets[0] if len(fleets) == 1 else ""
 
 
@@ -258,7 +259,7 @@ def _rank_of(seen: Seen, marks: List[str]) -> int:
     return 0
 
 
-def _phase(node: Node, seen: Seen) -> Tuple[str, Optional[Json]]:
+def _phase(seen: Seen) -> Tuple[str, Optional[Json]]:
     """Phase and exit, with what the supervisor could not write down itself."""
     now = boottime()
     if not seen.same_boot:
@@ -276,7 +277,7 @@ def _phase(node: Node, seen: Seen) -> Tuple[str, Optional[Json]]:
     if seen.never_began:
         from .locks import is_held
 
-        if is_held(node.acting_lock):
+        if is_held(acting_lock(records.root_of(seen.folder))):
             return records.STARTING, None
         message = "the start was cut off before anything was executed"
         return records.ENDED, {"kind": "preflight", "message": message}

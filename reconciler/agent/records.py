@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import cgroup, heartbeat, locks, procs, spec, store
 from .node import Node
@@ -102,7 +102,7 @@ def read_status(cache: store.Cache, folder: str, boot_id: str) -> Tuple[Json, st
 
 def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]]) -> Seen:
     """The launch `name`. `marked`: pids by launch, from the marks of this machine's processes."""
-    folder = node.launch_dir(name)
+    folder = folder_of(node, name)
     raw, record, error = _read_spec(cache, folder)
     status, status_error = read_status(cache, folder, node.identity.boot_id)
     boots = [b for b in (status.get("boot_id"), record.get("boot_id") if record else "") if b]
@@ -173,11 +173,33 @@ def living_processes(status: Json) -> List[procs.Process]:
 
 def launch_names(node: Node) -> List[str]:
     """Folders of launches. OSError: they cannot be listed, so what runs here is unknown."""
-    try:
-        names = os.listdir(node.launches)
-    except FileNotFoundError:
-        return []
+    names: Set[str] = set()
+    for root in node.roots:
+        try:
+            names.update(os.listdir(os.path.join(root, "launches")))
+        except FileNotFoundError:
+            continue
     return sorted(name for name in names if spec.LAUNCH.match(name))
+
+
+def folder_of(node: Node, name: str) -> str:
+    """Where the launch lies: a launch keeps the root of its start.
+
+    Of two folders of one name (somebody copied a root) the one with a supervisor is the launch: the
+    other has its record, and would make a second supervisor.
+    """
+    if not node.previous:
+        return node.launch_dir(name)
+    folders = [os.path.join(root, "launches", name) for root in node.roots]
+    found = [folder for folder in folders if os.path.isdir(folder)]
+    if len(found) > 1:
+        found.sort(key=lambda folder: not locks.is_held(os.path.join(folder, "lock")))
+    return found[0] if found else folders[0]
+
+
+def root_of(folder: str) -> str:
+    """The root that a launch's folder lies in."""
+    return os.path.dirname(os.path.dirname(folder))
 
 
 def by_launch(node: Node, marks: Dict[int, str]) -> Tuple[Dict[str, List[int]], Dict[str, str]]:

@@ -13,8 +13,7 @@ import shutil
 from typing import Dict, Iterable, List
 
 from . import cgroup
-from .node import Node
-from .records import Seen
+from .records import Seen, root_of
 
 KEPT_FAILURES = 3
 KEPT_PROFILES = 2
@@ -58,10 +57,13 @@ def _ended_age(seen: Seen, now: float) -> float:
     return now - at if isinstance(at, (int, float)) else 0.0
 
 
-def remove(node: Node, launches: Iterable[Seen]) -> None:
+def remove(launches: Iterable[Seen]) -> None:
     """Take their folders away: out of sight by one rename, or a half-removed record would lie."""
-    trash = os.path.join(node.root, "trash")
+    used = set()
     for seen in launches:
+        # In its own root: there is no renaming from one file system to another.
+        trash = os.path.join(root_of(seen.folder), "trash")
+        used.add(trash)
         group = str(seen.status.get("cgroup") or "")
         if seen.same_boot and cgroup.belongs(group, seen.name):
             cgroup.remove(group)
@@ -70,4 +72,5 @@ def remove(node: Node, launches: Iterable[Seen]) -> None:
             os.rename(seen.folder, os.path.join(trash, seen.name))
         except OSError:
             continue
-    shutil.rmtree(trash, ignore_errors=True)
+    for trash in used:
+        shutil.rmtree(trash, ignore_errors=True)

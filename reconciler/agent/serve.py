@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Callable, Dict, Iterator, Mapping, TextIO
 
-from . import VERSION, compiled, journal, lease, locks, logs, wire
+from . import VERSION, compiled, journal, lease, locks, logs, records, wire
 from .acts import Actor
 from .node import FORMAT, Node, boottime
 from .observe import PARTS, Observer
@@ -147,7 +147,7 @@ class Session:
         return self._written(lambda: lease.change_hold(self.node, request))
 
     def _written(self, act: Callable[[], object]) -> "Json":
-        with locks.acting(self.node.acting_lock):
+        with locks.acting(*self.node.acting_locks):
             try:
                 return act()  # type: ignore[return-value]
             except OSError as error:
@@ -157,12 +157,10 @@ class Session:
         """Lines of a command's output."""
         fields = Fields(request)
         launch = fields.text("launch")
-        folder = self.node.launch_dir(launch)
-        if not LAUNCH.match(launch) or not os.path.isdir(folder):
+        folder = records.folder_of(self.node, launch) if LAUNCH.match(launch) else ""
+        if not os.path.isdir(folder):
             raise AgentError("not-found", "launch %s is not on this node" % launch)
-        from .records import see
-
-        spec = see(self.node, self.observer.cache, launch, {}).spec
+        spec = records.see(self.node, self.observer.cache, launch, {}).spec
         lines = max(0, fields.integer("lines", 100))
         return logs.read(
             folder, spec, fields.text("command", ""), lines, fields.integer("offset", -1)

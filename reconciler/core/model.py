@@ -217,6 +217,7 @@ class Node:
     mode: str = ""
     root: str = ""
     previous_roots: tuple[str, ...] = ()
+    """Where launches were started before; they are looked after there until they end."""
 
 
 # --- Catalog ----------------------------------------------------------------------------------

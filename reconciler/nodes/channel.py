@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import paramiko
@@ -32,7 +32,9 @@ class Bootstrap(Protocol):
     """reconciler.agent.bootstrap: how an agent comes to run on a node."""
 
     def command(self, sudo_user: str) -> str: ...
-    def line(self, marker: str, agent_hash: str, root: str) -> str: ...
+    def line(
+        self, marker: str, agent_hash: str, root: str, previous_roots: Sequence[str] = ()
+    ) -> str: ...
     def upload(self, agent: bytes) -> str: ...
 
 
@@ -127,7 +129,9 @@ class AgentChannel:
             reason = f"no session could be opened: {error or type(error).__name__}"
             raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason) from error
         agent = cls(endpoint, transport, channel, marker, abort)
-        line = package.bootstrap.line(marker, package.digest, endpoint.root)
+        line = package.bootstrap.line(
+            marker, package.digest, endpoint.root, endpoint.previous_roots
+        )
         agent._send(line.encode("ascii") + b"\n", deadline.left())
         said = agent._greeting(deadline)
         if said == "need":

@@ -39,6 +39,7 @@ class Endpoint:
     identities_only: bool = False
     sudo: str = ""
     root: str = ""
+    previous_roots: tuple[str, ...] = ()
     connect_timeout_s: float = 10.0
     jump: Endpoint | None = None
 
@@ -75,6 +76,7 @@ def of_node(fleet: Fleet, node: Node, defaults: SshDefaults) -> Endpoint:
         host_key=ssh.host_key,
         sudo=ssh.sudo or base.sudo,
         root=node.root or fleet.root,
+        previous_roots=node.previous_roots,
         connect_timeout_s=ssh.connect_timeout_s or base.connect_timeout_s,
         depth=0,
     )
@@ -95,6 +97,7 @@ def _resolve(
     root: str,
     connect_timeout_s: float,
     depth: int,
+    previous_roots: tuple[str, ...] = (),
 ) -> Endpoint:
     said = defaults.config if defaults.config.get_hostnames() else None
     config = said.lookup(host) if said else paramiko.SSHConfigDict()
@@ -117,6 +120,7 @@ def _resolve(
         identities_only=bool(identity_file) or config.get("identitiesonly", "no") == "yes",
         sudo=sudo,
         root=root,
+        previous_roots=previous_roots,
         connect_timeout_s=connect_timeout_s,
         jump=_jump(defaults, subject, jump, identity_file, known_hosts, connect_timeout_s, depth),
     )

@@ -195,7 +195,7 @@ class NodePool:
 
     def _endpoint(self, fleet: Fleet, node: Node) -> Endpoint:
         """`of_node`, whose look into ~/.ssh/config costs more than a whole warm look at a node."""
-        asked = (fleet.ssh, fleet.root, node.address, node.ssh, node.root)
+        asked = (fleet.ssh, fleet.root, node.address, node.ssh, node.root, node.previous_roots)
         known = self._endpoints.get(node.name)
         if known is None or known[0] != asked:
             known = self._endpoints[node.name] = (asked, of_node(fleet, node, self._defaults))

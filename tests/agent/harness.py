@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Session:
         root: str = "",
         python: str = sys.executable,
         agent: tuple[bytes, str] | None = None,
+        previous: Sequence[str] = (),
     ) -> None:
         self.process = subprocess.Popen(
             [python, "-ISqi"],
@@ -61,7 +62,7 @@ class Session:
         self.noise: list[bytes] = []
         data, digest = agent or package.build()
         self.uploaded = False
-        self._write(bootstrap.line(MARKER, digest, root))
+        self._write(bootstrap.line(MARKER, digest, root, previous))
         self.first = self.receive()
         if self.first["bootstrap"] == "need":
             self.uploaded = True
@@ -135,6 +136,8 @@ class Node:
         (self.identity / "machine-id").write_text(self.machine_id + "\n")
         self.boot()
         self.root = folder / "root"
+        self.previous: list[Path] = []
+        """Former roots, as a Node document names them."""
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -159,7 +162,7 @@ class Node:
             shutil.copytree(kept, self.root / "agent")
 
     def session(self, agent: tuple[bytes, str] | None = None) -> Session:
-        session = Session(self.env, agent=agent)
+        session = Session(self.env, agent=agent, previous=[str(path) for path in self.previous])
         self._sessions.append(session)
         return session
 
@@ -174,6 +177,13 @@ class Node:
         if self._main is not None:
             self._main.close()
         self._main = None
+
+    def move(self, root: Path) -> None:
+        """Another root from the next request on; the one before is a former one."""
+        self.previous.insert(0, self.root)
+        self.root = root
+        self.env["RECONCILE_ROOT"] = str(root)
+        self.reconnect()
 
     # --- Acting as a reconciler ---------------------------------------------------------------
 
@@ -253,7 +263,8 @@ class Node:
 
     def _remove_groups(self) -> None:
         """Empty groups of supervisors that were killed; each is named in its launch's status."""
-        for path in self.root.glob("launches/*/status.json"):
+        roots = [self.root, *self.previous]
+        for path in [path for root in roots for path in root.glob("launches/*/status.json")]:
             try:
                 group = str(json.loads(path.read_text()).get("cgroup") or "")
             except ValueError:

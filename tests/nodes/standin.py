@@ -7,6 +7,7 @@ for what a real one never does: answers that are cut, oversized, out of order, d
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from reconciler.nodes.channel import AgentPackage
 
@@ -94,7 +95,9 @@ class StandIn:
             f"exec sudo -n -H -u {sudo_user} python3 -ISqi" if sudo_user else "exec python3 -ISqi"
         )
 
-    def line(self, marker: str, agent_hash: str, root: str) -> str:
+    def line(
+        self, marker: str, agent_hash: str, root: str, previous_roots: Sequence[str] = ()
+    ) -> str:
         text = f"marker, digest = {marker!r}, {agent_hash!r}\n{self.program}"
         return f'exec(bytes.fromhex("{text.encode().hex()}").decode())'
 
