@@ -28,9 +28,11 @@ def transfers_kv(profile: EngineProfile) -> bool:
 
 def quantization(profile: EngineProfile) -> str:
     """The quantization that the profile asks for; the last one wins, as in the engine."""
+    # Asked for every launch; whatever spelling stands for the flag begins with -q or --q.
     values = [
         value
         for _, args in checks.arguments(profile)
+        if any("-q" in arg for arg in args)
         for value in checks.flag_values(flags.table("vllm"), args, "--quantization")
     ]
     return values[-1] if values else ""

@@ -6,8 +6,13 @@ pay for git, SSH and YAML libraries (the goal is 40 ms of CPU).
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
+
+GC_THRESHOLDS = (100_000, 20, 100)
+"""A large fleet is a million small values that live as long as the pass: with Python's own
+thresholds (700, 10, 10) a tenth of all CPU time goes to looking through them for garbage."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,6 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"reconcile {__version__}")
         return 0
+    gc.set_threshold(*GC_THRESHOLDS)
     from reconciler.cli.app import run
 
-    return run(args)
+    code = run(args)
+    if argv is None:
+        # The process ends: Python is not to look through all of the fleet once more before it does.
+        gc.freeze()
+    return code

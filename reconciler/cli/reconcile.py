@@ -151,10 +151,11 @@ def _stand_in(
     session: Session, offline: bool, base: str | None, observed: Path | None
 ) -> OnlyLooks | None:
     """What is planned against in place of the nodes; None: the nodes."""
-    from reconciler.loop.comparing import BaseNodes, find_base
     from reconciler.loop.offline import AssumedNodes, SavedNodes
 
     if base is not None:
+        from reconciler.loop.comparing import BaseNodes, find_base
+
         head = session.revision()
         return BaseNodes(find_base(session.source, base, head.commit))
     if observed is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reconciler.cli.owner import Owner, claim
 from reconciler.errors import GitError
 from reconciler.settings import Settings
 
 if TYPE_CHECKING:
+    from reconciler.cli.owner import Owner
     from reconciler.core.model import Desired, Revision
     from reconciler.core.observed import Observed
     from reconciler.fleet.source import Source
@@ -28,16 +28,24 @@ FETCH_TIMEOUT_S = 60.0
 """Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
 
 _SUFFIX_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+"""32 of them: each is as likely as any other."""
 
 
 def launch_suffix() -> str:
     """Five letters and digits; those that are easily taken for others are left out."""
-    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+    return "".join(_SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in os.urandom(5))
 
 
 def utc_now() -> str:
     """RFC 3339, for people."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _apply(*args: Any, **fields: Any) -> Any:
+    # Imported late: a dry run does not come here.
+    from reconciler.nodes.apply import apply
+
+    return apply(*args, **fields)
 
 
 class Session:
@@ -83,6 +91,8 @@ class Session:
     @cached_property
     def owner(self) -> Owner:
         """The name under which leases are taken."""
+        from reconciler.cli.owner import claim
+
         location = self.location if "://" in self.location else str(Path(self.location).resolve())
         owner = claim(self.settings, location)
         self._stack.callback(owner.close)
@@ -113,13 +123,12 @@ class Session:
     def edges(self, pool: Any = None, *, publisher: PublisherLike | None = None) -> Edges:
         """All that a pass touches; `pool` stands in for the nodes (a saved observation)."""
         from reconciler.loop.seams import Edges
-        from reconciler.nodes.apply import apply
 
         return Edges(
             source=self.source,
             pool=pool if pool is not None else self.pool,
             owner=pool.owner if pool is not None else self.owner.name,
-            apply=apply,
+            apply=_apply,
             ids=launch_suffix,
             clock_s=time.monotonic,
             now=utc_now,

@@ -37,6 +37,7 @@ __all__ = [
     "describe",
     "engine_profile",
     "port_names",
+    "profile_json",
     "shell",
 ]
 
@@ -98,8 +99,11 @@ def build_specs(
     seq: int,
     fingerprint: str,
     answers: Mapping[str, NodeAnswer],
+    profile: Mapping[str, Any] | None = None,
 ) -> tuple[ShardSpec, ...]:
     """spec.json of every rank, in rank order (docs/agent-protocol.md).
+
+    `profile`: `resolved` as JSON, where the caller has it at hand.
 
     Raises ValueError, with the node and the values, where the launch cannot be built.
     """
@@ -145,13 +149,19 @@ def build_specs(
         "places": places,
         "restart": placement.restart,
         "fingerprint": fingerprint,
-        "profile": to_json(resolved, compact=True),
+        "profile": profile_json(resolved) if profile is None else profile,
     }
     drain = _drain(resolved, hosts, shards, ports)
     return tuple(
         ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard), **drain}, labels)
         for host, shard in zip(hosts, shards, strict=True)
     )
+
+
+def profile_json(resolved: ResolvedProfile) -> dict[str, Any]:
+    """A profile with its model as spec.json and the records have it."""
+    written: dict[str, Any] = to_json(resolved, compact=True)
+    return written
 
 
 # --- One rank's own part ----------------------------------------------------------------------
@@ -241,6 +251,8 @@ def _check_adapters_named(
 ) -> None:
     """No command may name an adapter that the inventory knows of another fabric (safety rule 6)."""
     for host, shard in zip(request.hosts, shards, strict=True):
+        if not any(name in command.env for command in shard.commands for name in ADAPTER_ENV):
+            continue
         own = {adapter.name for adapter in host.fabric.adapters} if host.fabric else set()
         others = {
             adapter.name: name

@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from reconciler.core.codec import is_default, to_json
+from reconciler.core.codec import default_of, to_json
 from reconciler.core.model import ResolvedProfile
 from reconciler.core.verdict import FieldChange
 
@@ -74,17 +74,20 @@ def _explained(resolved: ResolvedProfile) -> dict[str, Any]:
 
 
 def _restart_fields(value: Any, *, compact: bool) -> dict[str, Any]:
+    kind: type = type(value)
+    pairs = [(name, getattr(value, name), default) for name, default in _marked(kind)]
     return {
-        f.name: to_json(item, compact=compact)
-        for f, item in _marked(value)
-        if not (compact and is_default(f, item))
+        name: to_json(item, compact=compact)
+        for name, item, default in pairs
+        if not (compact and default == item)
     }
 
 
-def _marked(value: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    for f in dataclasses.fields(value):
-        if f.metadata.get("restart"):
-            yield f, getattr(value, f.name)
+@cache
+def _marked(kind: type) -> tuple[tuple[str, object], ...]:
+    """The fields whose edit needs a restart, each with its default."""
+    fields = (f for f in dataclasses.fields(kind) if f.metadata.get("restart"))
+    return tuple((f.name, default_of(f)) for f in fields)
 
 
 def _path(parts: list[str | int]) -> str:

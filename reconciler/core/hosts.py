@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import posixpath
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from engines import capability
 from engines.base import Adapter, Fabric, Gpu, Host
@@ -80,7 +81,7 @@ def serve_address(node: Node, answer: NodeAnswer | None) -> str:
     """
     if node.management.address:
         return node.management.address
-    if _is_ip(node.address) or answer is None:
+    if answer is None or _ip(node.address) is not None:
         return node.address
     found = [
         address
@@ -99,13 +100,12 @@ def serve_address(node: Node, answer: NodeAnswer | None) -> str:
 
 def interface_of(address: str, answer: NodeAnswer | None) -> str:
     """The interface that carries `address`, as the node says; empty where it does not."""
-    if answer is None or not _is_ip(address):
+    wanted = _ip(address)
+    if answer is None or wanted is None:
         return ""
-    wanted = ipaddress.ip_address(address)
     for interface in answer.network.interfaces:
-        for own in map(_bare, interface.addresses):
-            if _is_ip(own) and ipaddress.ip_address(own) == wanted:
-                return interface.name
+        if any(_ip(_bare(own)) == wanted for own in interface.addresses):
+            return interface.name
     return ""
 
 
@@ -216,16 +216,17 @@ def _bare(address: str) -> str:
     return address.split("/", 1)[0].split("%", 1)[0]
 
 
-def _is_ip(text: str) -> bool:
+@lru_cache(maxsize=65536)
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that `text` writes; None: a name. Every start on a node asks for the same few."""
     try:
-        ipaddress.ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_usable(text: str) -> bool:
-    if not _is_ip(text):
+    address = _ip(text)
+    if address is None:
         return False
-    address = ipaddress.ip_address(text)
     return not (address.is_loopback or address.is_link_local or address.is_unspecified)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from reconciler.core import build, ports
 from reconciler.core.access import Access
@@ -47,6 +48,8 @@ class Starter:
         self._labels = labels
         self._ids = ids
         self._mixed: dict[str, bool] = {}
+        self._written: dict[int, tuple[ResolvedProfile, dict[str, Any]]] = {}
+        """Profiles as JSON, by their identities (which it holds)."""
 
     def seats(self, replica: JudgedReplica, without: Going | None = None) -> Seats | Hold:
         """Where the replica would go, as if the launches `without` had ended. Takes nothing."""
@@ -166,6 +169,7 @@ class Starter:
                 seq=seq,
                 fingerprint=effective.fingerprint,
                 answers=self._access.answers,
+                profile=self._as_json(effective.profile),
             )
         except ValueError as error:
             return Hold(
@@ -174,6 +178,13 @@ class Starter:
                 message=str(error),
                 placement=replica.placement,
             )
+
+    def _as_json(self, resolved: ResolvedProfile) -> dict[str, Any]:
+        """Replicas of one profile share it; a thousand starts are mostly of a few profiles."""
+        known = self._written.get(id(resolved))
+        if known is None:
+            known = self._written[id(resolved)] = resolved, build.profile_json(resolved)
+        return known[1]
 
     def _may_mix(self, placement: Placement, resolved: ResolvedProfile) -> bool:
         if placement.name not in self._mixed:

@@ -8,6 +8,7 @@ have become values before they reach this file.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reconciler.core.changes import Plan, Reason
 from reconciler.core.diff import diff
@@ -20,9 +21,11 @@ from reconciler.loop.head import Head, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
 from reconciler.loop.telling import idle, nothing, report
 from reconciler.loop.values import Decision, Request, Stopwatch
-from reconciler.nodes.apply import ApplyReport
 from reconciler.report.passreport import HeadError, PassReport, StepOutcome
 from reconciler.report.words import lead_words
+
+if TYPE_CHECKING:
+    from reconciler.nodes.apply import ApplyReport
 
 
 def run_pass(edges: Edges, request: Request) -> PassReport:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from reconciler.core.changes import Plan
 from reconciler.core.model import Desired
 from reconciler.core.observed import Observed
 from reconciler.core.verdict import Diff
 from reconciler.loop.leases import Book
-from reconciler.nodes.apply import StepResult
+
+if TYPE_CHECKING:
+    from reconciler.nodes.apply import StepResult
 
 
 def never() -> bool:

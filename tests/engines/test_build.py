@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engines import vllm_profile
+from engines.base import EngineProfile
 from reconciler.core import build
 from reconciler.core.changes import Seat
 from reconciler.core.codec import from_json
@@ -229,6 +231,12 @@ def test_bootstrap_over_a_fabric_needs_an_address_there() -> None:
     data["profile"] = {**TWO, "bootstrap": "fabric"}
     assert "the fabric has no address there" in refusal(data)
     assert "names no fabric" in refusal({"profile": {**TWO, "bootstrap": "fabric"}})
+
+
+@pytest.mark.parametrize("args", [["-q", "fp8"], ["-qfp8"], ["--quantization=fp8"]])
+def test_quantization_is_seen_in_every_spelling_that_the_engine_takes(args: list[str]) -> None:
+    profile = EngineProfile("p", engine="vllm", args=tuple(args))
+    assert vllm_profile.quantization(profile) == "fp8"
 
 
 def test_quantization_that_the_gpu_cannot_do_names_the_node() -> None:
