@@ -12,20 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from reconciler.core.backoff import KEPT_FAILURES
-from reconciler.core.endings import Ending, Fault
+from reconciler.core import canary
+from reconciler.core.endings import Ending
 from reconciler.core.model import Placement, ResolvedProfile
 from reconciler.core.observed import ApprovedChange
+from reconciler.core.rejection import Launches, Trial, rejection
 from reconciler.core.verdict import Effective
 from reconciler.core.views import Sighting
-
-FAILURES_TO_REJECT = 3
-FAILURES_WITHOUT_SECOND_NODE = 5
-"""So many reject without a second node's opinion. Nodes that fit by their documents may all be
-full: the failures then stay on one node, and nothing would ever end them."""
-
-Launches = Sequence[tuple[Sighting, Ending | None]]
-"""Of one replica, newest first."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +40,13 @@ class Facts:
     profile: ResolvedProfile
     fingerprint: str
     """Today's."""
-    ready_anywhere: Callable[[str], bool]
-    """Whether a fingerprint was ever ready in this fleet; asked only of what was not ready here."""
-    retries: Mapping[str, int]
-    """Replica → seq up to which failures are forgiven."""
-    fitting_nodes: Callable[[], int]
-    """How many nodes could take today's profile, by the documents and by who answers; whether they
-    are full is not counted: what this placement itself starts and stops would change the answer."""
-    has_room: Callable[[str], bool] = lambda replica: True
-    """Whether a replica has a place now, as far as answers tell; asked only where one that does not
-    run might be the canary."""
+    trial: Trial
+    """What a rejection of today's depends on."""
+    in_hand: Callable[[str], bool] = lambda replica: True
+    """Whether today's profile could be started for a replica, or runs there in sight; asked only of
+    those that might be the canary."""
+    may_stay: Callable[[Sighting], bool] = lambda launch: True
+    """Whether a launch is where it may be, with the restart that is asked for."""
     held: Held | None = None
     """What people said against any change of this placement; None: nothing."""
     repairs_only: bool = False
@@ -99,14 +89,14 @@ def _unheld(
     today = Effective(facts.profile, facts.fingerprint)
     if proven and (len(proven) > 1 or _ready_long_enough(facts, tried)):
         return dict.fromkeys(wanted, today)
-    why = "" if proven else rejection(facts, everything)
+    why = "" if proven else rejection(facts.trial, everything)
     if why:
         return {r: _fallback(launches, last, facts, why) for r, launches in wanted.items()}
     if last is None:
         return dict.fromkeys(wanted, today)
-    canary = _canary(facts, wanted)
+    first = canary.choose(facts.fingerprint, wanted, facts.in_hand)
     return {
-        replica: _with_canary(facts, replica, launches, canary, last)
+        replica: _with_canary(facts, replica, launches, first, last)
         for replica, launches in wanted.items()
     }
 
@@ -122,7 +112,7 @@ def _held_back(
     assert facts.held is not None
     found = {}
     for replica, launches in wanted.items():
-        begun = any(end is None and s.view.fingerprint == facts.fingerprint for s, end in launches)
+        begun = canary.has_begun(facts.fingerprint, launches)
         kept = _kept(launches, last, facts)
         change = ApprovedChange(replica, kept.view.fingerprint, facts.fingerprint)
         if begun or kept.view.fingerprint == facts.fingerprint or change in facts.held.approved:
@@ -135,65 +125,6 @@ def _held_back(
             reason=facts.held.message,
         )
     return found
-
-
-def rejection(facts: Facts, launches: Iterable[tuple[Sighting, Ending | None]]) -> str:
-    """Why today's profile is rejected in this placement; empty: it is not."""
-    if facts.ready_anywhere(facts.fingerprint):
-        return ""
-    everything = list(launches)
-    failed = [
-        (s, end)
-        for s, end in everything
-        if end is not None
-        and end.failed
-        and s.view.fingerprint == facts.fingerprint
-        and s.view.seq > facts.retries.get(s.view.replica, 0)
-    ]
-    failed.sort(key=lambda pair: (pair[1].fault is not Fault.COMMAND, pair[0].view.launch))
-    if failed and failed[0][1].fault is Fault.COMMAND:
-        return f"{failed[0][0].view.launch} {failed[0][1].reason}"
-    if len(failed) < FAILURES_TO_REJECT:
-        return ""
-    nodes = {p.node for s, _ in failed for p in s.view.places}
-    needed = min(facts.fitting_nodes(), facts.profile.profile.nodes + 1)
-    if len(failed) < FAILURES_TO_REJECT:
-        return ""
-    count = _counted(facts, everything, [s for s, _ in failed])
-    if len(nodes) < needed and count < FAILURES_WITHOUT_SECOND_NODE:
-        return ""
-    return f"{count} launches failed on {', '.join(sorted(nodes))}: {failed[0][1].reason}"
-
-
-def _counted(
-    facts: Facts,
-    everything: Iterable[tuple[Sighting, Ending | None]],
-    failed: Sequence[Sighting],
-) -> int:
-    """How many launches failed, with those whose records the nodes have swept since.
-
-    Of each replica and profile a node keeps three that failed; between the oldest of them and the
-    last that was something else, seq tells how many there were.
-    """
-    ours = {s.view.launch for s in failed}
-    floor: dict[str, int] = {}
-    oldest: dict[str, int] = {}
-    kept: dict[str, int] = {}
-    for s in failed:
-        replica = s.view.replica
-        oldest[replica] = min(s.view.seq, oldest.get(replica, s.view.seq))
-        kept[replica] = kept.get(replica, 0) + 1
-    for s, _ in everything:
-        replica = s.view.replica
-        if s.view.launch not in ours and s.view.seq < oldest.get(replica, 0):
-            floor[replica] = max(s.view.seq, floor.get(replica, 0))
-    total = 0
-    for replica, count in kept.items():
-        total += count
-        if count >= KEPT_FAILURES:
-            since = max(floor.get(replica, 0), facts.retries.get(replica, 0))
-            total += max(0, oldest[replica] - 1 - since)
-    return total
 
 
 def _proven_at_a_glance(facts: Facts, wanted: Mapping[str, Launches]) -> bool:
@@ -304,60 +235,42 @@ def _fallback(launches: Launches, last: Sighting | None, facts: Facts, why: str)
 
 
 def _with_canary(
-    facts: Facts, replica: str, launches: Launches, canary: str, last: Sighting
+    facts: Facts, replica: str, launches: Launches, first: str, last: Sighting
 ) -> Effective:
-    if replica == canary:
+    if replica == first:
         return Effective(
             facts.profile,
             facts.fingerprint,
             canary=True,
             reason=f"the first replica to try profile {facts.placement.profile}",
         )
+    if _goes_on(facts, launches):
+        return Effective(
+            facts.profile,
+            facts.fingerprint,
+            reason=f"had begun with profile {facts.placement.profile} when its node fell silent",
+        )
     kept = _kept(launches, last, facts)
     return Effective(
         kept.view.profile,
         kept.view.fingerprint,
         waiting=True,
-        reason=f"waits until {canary} has been ready with today's profile"
+        reason=f"waits until {first} has been ready with today's profile"
         + (f" for {facts.placement.rollout.ready_for_s} s" if _delay(facts) else ""),
+    )
+
+
+def _goes_on(facts: Facts, launches: Launches) -> bool:
+    """It was the canary until another had to be chosen: what it has begun it ends, since to take it
+    back would cost a start for nothing. When that fails it waits like the others."""
+    return any(
+        end is None
+        and s.view.fingerprint == facts.fingerprint
+        and not (s.view.stop_asked or s.damage)
+        and facts.may_stay(s)
+        for s, end in launches
     )
 
 
 def _delay(facts: Facts) -> int:
     return facts.placement.rollout.ready_for_s
-
-
-def _canary(facts: Facts, wanted: Mapping[str, Launches]) -> str:
-    """The replica that has come furthest with today's profile, else the one with least to lose."""
-    ranked = (
-        (_canary_rank(facts, replica, launches), order, replica)
-        for order, (replica, launches) in enumerate(wanted.items())
-    )
-    return min(ranked, default=(0, 0, ""))[2]
-
-
-def _canary_rank(facts: Facts, replica: str, launches: Launches) -> int:
-    own = [(s, end) for s, end in launches if s.view.fingerprint == facts.fingerprint]
-    if any(s.view.ever_ready for s, _ in own):
-        return 0
-    if any(end is None for _, end in own):
-        return 1
-    if _makes_way(launches):
-        return 2
-    if all(end is not None for _, end in launches) and not facts.has_room(replica):
-        # It would wait for a place, and all the others for it.
-        return 6
-    if any(end is not None and not end.on_request for _, end in own):
-        return 2
-    if any(s.silence or (s.damage and s.view.alive) for s, _ in launches):
-        return 5
-    return 4 if any(s.view.ready for s, _ in launches) else 3
-
-
-def _makes_way(launches: Launches) -> bool:
-    """Its newest launch was asked to stop although the replica is wanted: for its successor, which
-    is then not to be somebody else's."""
-    newest = launches[0] if launches else None
-    if newest is None or not newest[0].view.stop_asked:
-        return False
-    return newest[1] is None or newest[1].on_request

@@ -180,8 +180,11 @@ class Placer:
         use = self._ledger.use(node.name)
         if use.error:
             return (), f"has {use.error}"
+        # What the replica's own launch gives back cannot be told; without this a model that fills
+        # most of a node's memory could never be replaced in place.
+        makes_room = any(node.name in nodes for nodes in ask.without.values())
         short = short_of(profile.needs.ram_gib, profile.needs.shm_gib, self._answer(node))
-        if short:
+        if short and not makes_room:
             return (), short
         sick = self._sick_gpus.get(node.name, NOBODY)
         slots = [s for s in use.free(frozenset(ask.without)) if s.uuid not in sick]

@@ -6,7 +6,7 @@ compares one replica with another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -15,9 +15,11 @@ from reconciler.core.backoff import backoff
 from reconciler.core.catalog import Catalog
 from reconciler.core.endings import Ending
 from reconciler.core.fast import made
-from reconciler.core.model import NodeState, Placement
+from reconciler.core.inhand import InHand
+from reconciler.core.model import NodeState, Placement, ResolvedProfile
 from reconciler.core.observed import ApprovedChange, Observed
-from reconciler.core.room import has_room
+from reconciler.core.rejection import Launches, Trial
+from reconciler.core.replica_verdict import in_sight, most_telling, replica_verdict
 from reconciler.core.verdict import (
     Backoff,
     Effective,
@@ -54,6 +56,7 @@ class Pass:
     def wanted_replicas(self) -> Iterable[JudgedReplica]:
         """In order of placement and ordinal."""
         perhaps = unseen.Unseen(self.catalog, self.sightings)
+        inhand = InHand(self.catalog, self.observed, perhaps)
         others = self._unwanted_by_placement()
         for name, own in self.chosen.items():
             placement = self.catalog.desired.placements[name]
@@ -63,10 +66,9 @@ class Pass:
                 placement,
                 profile,
                 fingerprint,
-                lambda fingerprint: fingerprint in self.ready_anywhere,
-                self.retries,
-                partial(self._fitting, placement),
-                partial(self._has_room, placement, {w.replica: w.node for w in own}),
+                self._trial(placement, profile, fingerprint),
+                partial(self._may_try, inhand, placement, {w.replica: w for w in own}, launches),
+                partial(self._may_stay, placement),
                 self._held(placement),
                 self.catalog.desired.repairs_only,
             )
@@ -83,16 +85,16 @@ class Pass:
             judged = tuple(self._judge(None, s, end) for s, end in own.launches)
             if all(s.ended for s, _ in own.launches):
                 continue  # History: it holds nothing, and nobody asks for it.
-            shown = _last(judged)
-            profile = shown.view.profile
+            last = most_telling(judged)
+            profile = last.view.profile
             node = self.catalog.desired.nodes.get(own.leader)
             yield JudgedReplica(
                 replica=own.replica,
                 placement=own.placement,
                 ordinal=own.ordinal,
                 wanted=False,
-                verdict=shown.verdict,
-                reason=shown.reason,
+                verdict=last.verdict,
+                reason=last.reason,
                 launches=judged,
                 ready=any(j.view.ready for j in judged),
                 model=profile.model.name if profile else "",
@@ -108,8 +110,29 @@ class Pass:
             for node in wanted.fitting(placement, self.catalog)
         )
 
-    def _has_room(self, placement: Placement, nodes: Mapping[str, str], replica: str) -> bool:
-        return has_room(self.catalog, self.observed, placement, nodes.get(replica, ""))
+    def _trial(self, placement: Placement, profile: ResolvedProfile, fingerprint: str) -> Trial:
+        return Trial(
+            fingerprint,
+            profile.profile.nodes,
+            lambda fingerprint: fingerprint in self.ready_anywhere,
+            self.retries,
+            partial(self._fitting, placement),
+        )
+
+    @staticmethod
+    def _may_try(
+        inhand: InHand,
+        placement: Placement,
+        wants: Mapping[str, Want],
+        launches: Mapping[str, Launches],
+        replica: str,
+    ) -> bool:
+        return inhand.may_try(placement, wants[replica], launches[replica])
+
+    def _may_stay(self, placement: Placement, sighting: Sighting) -> bool:
+        view = sighting.view
+        asked = bool(placement.restart) and placement.restart != view.restart
+        return not asked and not self.catalog.why_not(placement, view.places)
 
     def _held(self, placement: Placement) -> effective.Held | None:
         said = policy.frozen(self.catalog.desired, placement.name)
@@ -170,8 +193,8 @@ class Pass:
         taken |= {g.replica for g in self.renamed.values()}
         return [g for g in self.groups.values() if g.replica not in taken]
 
-    def _unwanted_by_placement(self) -> dict[str, list[effective.Launches]]:
-        found: dict[str, list[effective.Launches]] = {}
+    def _unwanted_by_placement(self) -> dict[str, list[Launches]]:
+        found: dict[str, list[Launches]] = {}
         for g in self._unwanted():
             found.setdefault(g.placement, []).append(g.launches)
         return found
@@ -205,7 +228,7 @@ class Pass:
         self,
         placement: Placement,
         want: Want,
-        launches: effective.Launches,
+        launches: Launches,
         profile: Effective,
         perhaps: unseen.Unseen,
     ) -> JudgedReplica:
@@ -216,9 +239,9 @@ class Pass:
         )
         if profile.waiting:
             judged = tuple(self._edited(placement, j) for j in judged)
-        blocked = "" if _in_sight(launches) else perhaps.perhaps(placement, want)
+        blocked = "" if in_sight(launches) else perhaps.perhaps(placement, want)
         ends = {s.view.launch: end for s, end in launches}
-        verdict, reason = _replica_verdict(placement, judged, ends, current, kept, blocked)
+        verdict, reason = replica_verdict(placement, judged, ends, current, kept, blocked)
         if profile.waiting and verdict is Verdict.MATCHING:
             # Its launch is as wanted for now, but a person asks what has become of the edit.
             verdict, reason = Verdict.STALE, f"the profile was edited; {profile.reason}"
@@ -256,7 +279,7 @@ class Pass:
         )
 
     def _best(
-        self, placement: Placement, launches: effective.Launches, profile: Effective
+        self, placement: Placement, launches: Launches, profile: Effective
     ) -> tuple[str, bool, str]:
         """The current launch, whether it is ready, and the kept one."""
         after = self.catalog.desired.fleet.unhealthy_after_s
@@ -276,60 +299,7 @@ class Pass:
         kept = kept or next((v for v in rest if v.ever_ready), None)
         return current.launch if current else "", False, kept.launch if kept else ""
 
-    def _backoff(self, replica: str, launches: effective.Launches, profile: Effective) -> Backoff:
+    def _backoff(self, replica: str, launches: Launches, profile: Effective) -> Backoff:
         if not any(end is not None for _, end in launches):
             return NO_BACKOFF
         return backoff(launches, profile.fingerprint, self.retries.get(replica, 0))
-
-
-def _in_sight(launches: Iterable[tuple[Sighting, Ending | None]]) -> bool:
-    """Whether the replica is known to be somewhere: then it is nowhere else."""
-    return any(
-        s.silence or (s.view.alive and end is None and not s.view.stop_asked) for s, end in launches
-    )
-
-
-def _replica_verdict(
-    placement: Placement,
-    judged: Sequence[JudgedLaunch],
-    ends: Mapping[str, Ending | None],
-    current: str,
-    kept: str,
-    blocked: str,
-) -> tuple[Verdict, str]:
-    """The verdict of the current launch, else of the kept one, else of the last."""
-    shown = next((j for j in judged if j.view.launch == current), None)
-    shown = shown or next((j for j in judged if j.view.launch == kept), None)
-    if shown is not None:
-        return shown.verdict, shown.reason
-    running = [j for j in judged if j.verdict is not Verdict.EXITED and _counts(j)]
-    if placement.suspend and not any(j.verdict in _HELD for j in running):
-        return Verdict.SUSPENDED, f"placement {placement.name} is suspended"
-    if blocked:
-        return Verdict.UNREACHABLE, blocked
-    if running:
-        last = _last(running)
-        return last.verdict, last.reason
-    newest = next((j for j in judged if j.verdict is Verdict.EXITED), None)
-    end = ends[newest.view.launch] if newest else None
-    if newest is not None and end is not None and not end.on_request:
-        return newest.verdict, newest.reason
-    return Verdict.MISSING, "nothing of it runs"
-
-
-_HELD = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
-
-
-def _counts(judged: JudgedLaunch) -> bool:
-    """A damaged leftover of which nothing runs neither holds nor counts."""
-    return judged.verdict is not Verdict.UNKNOWN or judged.view.alive
-
-
-def _last(judged: Sequence[JudgedLaunch]) -> JudgedLaunch:
-    """The newest, but what may be running out of sight or reach speaks first."""
-    order = (Verdict.UNREACHABLE, Verdict.UNKNOWN)
-    for verdict in order:
-        for j in judged:
-            if j.verdict is verdict and _counts(j):
-                return j
-    return next((j for j in judged if j.view.alive), judged[0])

@@ -13,7 +13,7 @@ from reconciler.core.catalog import Catalog, parse_replica
 from reconciler.core.endings import Ending, overdue
 from reconciler.core.fingerprint import method_known
 from reconciler.core.model import PER_NODE, Placement
-from reconciler.core.verdict import Effective, FieldChange, JudgedLaunch, Verdict
+from reconciler.core.verdict import Effective, FieldChange, JudgedLaunch, LaunchView, Verdict
 from reconciler.core.views import Sighting
 
 STUCK_AFTER_S = 15.0
@@ -54,7 +54,7 @@ def judge(case: Case) -> JudgedLaunch:
         changes=changes,
         failed=(verdict is Verdict.EXITED and case.end is not None and case.end.failed)
         or verdict is Verdict.TIMED_OUT,
-        stuck=verdict is Verdict.STOPPING and _stuck(case),
+        stuck=verdict is Verdict.STOPPING and is_stuck(case.sighting.view),
         not_wanted=verdict is Verdict.SURPLUS and not_wanted,
         repair=_repair(verdict, case),
     )
@@ -114,19 +114,19 @@ def _stopping(case: Case) -> str:
     if not (view.stop_asked and view.alive):
         return ""
     age = max(s.stop_age_s for s in view.shards.values() if s.stop_asked)
-    if not _stuck(case):
+    if not is_stuck(view):
         return f"asked to stop {age:.0f} s ago"
     pids = sorted({pid for s in view.shards.values() if s.alive for pid in s.pids})
     named = f" (pids {', '.join(map(str, pids[:8]))})" if pids else ""
     return f"stuck: asked to stop {age:.0f} s ago and still there{named}"
 
 
-def _stuck(case: Case) -> bool:
-    profile = case.sighting.view.profile
-    drain = profile.profile.drain_s if profile else 0
+def is_stuck(view: LaunchView) -> bool:
+    """Asked to stop for longer than its drain and grace allow, and still there."""
+    drain = view.profile.profile.drain_s if view.profile else 0
     return any(
         s.alive and s.stop_asked and s.stop_age_s > s.stop_grace_s + drain + STUCK_AFTER_S
-        for s in case.sighting.view.shards.values()
+        for s in view.shards.values()
     )
 
 

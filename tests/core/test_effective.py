@@ -152,6 +152,87 @@ def test_the_one_that_was_stopped_to_make_way_stays_the_canary() -> None:
         assert canaries(made) == ["chat-1"]
 
 
+def held(world: World, *nodes: str, launch: str = "") -> World:
+    for name in nodes:
+        world = world.answers_with(name, hold=seen.NodeHold(who="Kim", launch=launch))
+    return world
+
+
+def test_a_canary_that_fell_silent_hands_on_and_takes_back_nothing_when_it_returns() -> None:
+    begun = EDITED.launch("chat-0", on="gpu-d", state="starting")
+    silent = begun.silent("gpu-d", remembered=True)
+    assert canaries(begun) == ["chat-0"]
+    assert canaries(silent) == ["chat-1"]
+    both = begun.launch("chat-1", on="gpu-c", state="starting")
+    assert canaries(both) == ["chat-0"], "one at a time"
+    assert prints(both) == ["new", "new", "old"], "what has begun ends what it has begun"
+    assert verdict(both, "chat-1-s2") == "starting"
+
+
+def test_of_two_that_have_begun_only_the_canary_tries_again() -> None:
+    both = EDITED.launch("chat-0", on="gpu-d", state="starting")
+    failed = crash(both, "chat-1", "gpu-c")
+    assert prints(failed) == ["new", "old", "old"]
+    moved = both.launch("chat-1", on="gpu-c", state="starting")
+    elsewhere = moved.edit_node("gpu-c", state="draining")
+    assert prints(elsewhere) == ["new", "old", "old"], "it would have to start once more"
+    asked = moved.edit_placement("chat", restart="please")
+    assert prints(asked) == ["new", "old", "old"]
+
+
+def test_a_replica_that_a_person_holds_is_no_canary_for_which_all_others_would_wait() -> None:
+    assert canaries(held(EDITED, "gpu-a")) == ["chat-1"]
+    assert canaries(held(EDITED, "gpu-a", launch="chat-0-s1")) == ["chat-1"]
+    assert canaries(held(EDITED, "gpu-a", "gpu-b", "gpu-c")) == ["chat-0"]
+    over = EDITED.answers_with("gpu-a", hold=seen.NodeHold(who="Kim", remaining_s=0.0))
+    assert canaries(over) == ["chat-0"]
+
+
+def test_a_canary_in_sight_on_a_held_node_stays_the_canary() -> None:
+    begun = EDITED.launch("chat-0", on="gpu-d", state="starting")
+    assert canaries(held(begun, "gpu-a", "gpu-d")) == ["chat-0"]
+
+
+def test_a_canary_in_sight_stays_the_canary_while_its_old_launch_is_not() -> None:
+    begun = EDITED.launch("chat-0", on="gpu-d", state="starting")
+    assert canaries(begun.silent("gpu-a", remembered=True)) == ["chat-0"]
+
+
+def test_another_reconcilers_lease_moves_no_canary() -> None:
+    """Two reconcilers have to choose the same one."""
+    lease = seen.Lease(FLEET.fleet.id, owner="other", epoch=3, remaining_s=50.0)
+    assert canaries(EDITED.answers_with("gpu-a", lease=lease)) == ["chat-0"]
+
+
+def test_a_replica_that_has_no_place_but_a_cordoned_one_is_no_canary() -> None:
+    full = EDITED.edit_node("gpu-a", state="cordoned").edit("llama", gpus_per_node=8)
+    full = full.edit_node("gpu-d", state="cordoned")
+    assert canaries(full) == ["chat-1"]
+    assert canaries(full.edit_node("gpu-d", state="active")) == ["chat-0"]
+
+
+def test_what_is_perhaps_running_out_of_sight_is_no_canary() -> None:
+    """The reconciler has just started, and gpu-a was never seen: chat-0 may be on it."""
+    world = EDITED.forget_launch("chat-0-s1").silent("gpu-a")
+    assert canaries(world) == ["chat-1"]
+
+
+def test_one_whose_last_launch_is_stuck_where_its_place_is_is_no_canary() -> None:
+    def fleet(state: str) -> World:
+        return (
+            World()
+            .with_nodes("gpu-a", "gpu-b", gpus=1)
+            .profile("llama", args=("--ctx", "1"), gpus_per_node=1)
+            .placement("chat", "llama", replicas=2)
+            .launch("chat-0", on="gpu-a", state=state)
+            .launch("chat-1", on="gpu-b")
+            .edit("llama", args=("--ctx", "2"))
+        )
+
+    assert canaries(fleet("stopping")) == ["chat-0"]
+    assert canaries(fleet("stuck")) == ["chat-1"]
+
+
 def test_a_waiting_replica_that_crashes_restarts_with_the_last_ready() -> None:
     world = EDITED.change_launch(
         "chat-1-s1", alive=False, fresh=False, phase=seen.Phase.ENDED, exit=BAD_FLAG

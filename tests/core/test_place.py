@@ -90,6 +90,14 @@ def test_memory_that_is_known_to_lack_refuses_and_what_is_not_known_does_not() -
     assert "has 0 GPUs of 100 GiB" in why(world)
 
 
+def test_a_replica_that_is_replaced_in_its_place_is_not_refused_the_memory_that_it_holds() -> None:
+    world = wants(8, rollout={"max_surge": 0}).edit("llama", needs=Needs(ram_gib=600)).node("n1")
+    world = world.launch("chat-0", on="n1").answers_with("n1", resources=Resources(100 * 1024))
+    made = planned(world.edit("llama", args=("--ctx", "2")))
+    assert [s.kind for s in made.steps] == ["stop"]
+    assert made.holds == ()
+
+
 def test_a_gpu_is_free_only_when_observed_free() -> None:
     def seen(*items: GpuSeen, error: str = "") -> World:
         return wants().node("n1", gpus=1).answers_with("n1", gpus=GpusPart(items, error))

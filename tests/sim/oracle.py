@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from reconciler.core.changes import Plan, RelabelStep, StartStep, StopStep
+from reconciler.core.fingerprint import fingerprint
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import Observed, Phase
 from reconciler.core.verdict import Diff, JudgedLaunch, JudgedReplica, Verdict
@@ -28,6 +29,7 @@ def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list
         *nothing_starts_where_it_must_not(desired, diff, plan),
         *only_what_differs_is_stopped(diff, plan),
         *starts_follow_the_verdicts(diff, plan),
+        *one_at_a_time_tries_a_new_profile(desired, diff, plan),
         *many_sick_at_once_are_left_alone(diff, plan),
         *what_people_hold_is_not_changed(desired, diff, plan),
         *every_change_says_what_it_waits_for(plan),
@@ -281,6 +283,34 @@ def starts_follow_the_verdicts(diff: Diff, plan: Plan) -> Iterator[str]:
         known = max((j.view.seq for j in replica.launches), default=0)
         if step.seq <= known:
             yield f"{step.launch} has seq {step.seq}, {known} is known"
+
+
+def one_at_a_time_tries_a_new_profile(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+    """While a placement that serves has never been ready with today's profile, one replica starts
+    it, and none does while another one that is in sight is loading it."""
+    by_placement: dict[str, list[JudgedReplica]] = defaultdict(list)
+    for replica in diff.replicas:
+        by_placement[replica.placement].append(replica)
+    starts = {s.replica: s for s in plan.steps if isinstance(s, StartStep)}
+    for name, placement in desired.placements.items():
+        today = fingerprint(desired.resolved(placement))
+        views = [j.view for r in by_placement[name] for j in r.launches]
+        ready = {v.fingerprint for v in views if v.ever_ready and v.profile is not None}
+        if today in ready or not ready:
+            continue
+        trying = {
+            r.replica
+            for r in by_placement[name]
+            for j in r.launches
+            if j.view.fingerprint == today and j.verdict is Verdict.STARTING
+        }
+        begin = {
+            r.replica
+            for r in by_placement[name]
+            if r.replica in starts and starts[r.replica].fingerprint == today
+        }
+        if len(begin) > 1 or (begin and trying - begin):
+            yield f"{sorted(begin)} start a profile that {sorted(trying)} is still trying"
 
 
 def many_sick_at_once_are_left_alone(diff: Diff, plan: Plan) -> Iterator[str]:

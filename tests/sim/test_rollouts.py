@@ -3,9 +3,12 @@ crashes at every request that end well, and two reconcilers that leave each othe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from reconciler.core.changes import StartStep
+from reconciler.core.observed import NodeHold
 from reconciler.simulate.reconciler import Pass, Passing
 from tests.core.build_world import World
 from tests.sim.play import LIMIT, Lowest, Play, quick
@@ -220,3 +223,113 @@ def test_the_one_that_slept_past_its_lease_does_nothing() -> None:
     before = play.running()
     assert [code for _, code in to_its_end(sleeper).done] == ["fenced"]
     assert play.running() == before
+
+
+# --- a canary that cannot be seen or acted on -----------------------------------------------------
+
+
+def new_ones(play: Play) -> set[str]:
+    """Replicas of which something runs with today's profile, in truth."""
+    today = play.world.fingerprint("chat")
+    return {
+        s.labels.replica
+        for node in play.fleet.nodes.values()
+        for s in node.launches.values()
+        if s.alive and s.spec["fingerprint"] == today
+    }
+
+
+def with_its_canary_cut_off(**rollout: object) -> Play:
+    """Three replicas on three nodes; the canary is loading today's profile as its node falls
+    silent."""
+    play = Play(chat(3, gpus=2, nodes=3, **rollout))
+    play.rest()
+    play.edit(args=("--load-time", "60"))
+    play_until(play, lambda: bool(new_ones(play)))
+    assert new_ones(play) == {"chat-0"}
+    play.fleet.nodes[node_of(play, "chat-0")].silent = True
+    return play
+
+
+def play_until(play: Play, there: Callable[[], bool]) -> None:
+    for _ in range(60):
+        if there():
+            return
+        play.one_pass()
+        play.pass_time(5)
+    raise AssertionError("not there after 60 passes")
+
+
+def node_of(play: Play, replica: str) -> str:
+    """Where its newest living launch is."""
+    found = [
+        (s.spec["seq"], node.name)
+        for node in play.fleet.nodes.values()
+        for s in node.launches.values()
+        if s.alive and s.labels.replica == replica
+    ]
+    return max(found)[1]
+
+
+def test_the_rest_does_not_wait_for_a_canary_whose_node_fell_silent() -> None:
+    play = with_its_canary_cut_off()
+    for _ in range(60):
+        play.one_pass()
+        play.pass_time(5)
+    assert new_ones(play) == {"chat-0", "chat-1", "chat-2"}
+
+
+def test_a_second_canary_takes_no_more_out_of_service_than_the_limits_allow() -> None:
+    """The silent one is none of the ready ones: with one to spare, the second has to start beside
+    what serves, and where there is no room for that it waits."""
+    play = with_its_canary_cut_off(max_surge=0)
+    for _ in range(60):
+        play.one_pass()
+        play.pass_time(5)
+    assert new_ones(play) == {"chat-0"}
+    assert play.ready() == 3, "the silent one serves too, which nobody can see"
+
+
+def test_when_the_first_canary_returns_both_end_what_they_have_begun() -> None:
+    play = with_its_canary_cut_off()
+    play_until(play, lambda: new_ones(play) != {"chat-0"})
+    before = play.running()
+    for node in play.fleet.nodes.values():
+        node.silent = False
+    play.one_pass()
+    play.pass_time(1)
+    assert before <= play.running(), "nothing that had begun is stopped"
+    play.rest()
+    assert new_ones(play) == {"chat-0", "chat-1", "chat-2"}
+
+
+def test_a_bad_profile_is_rejected_although_its_first_canary_cannot_be_seen() -> None:
+    play = with_its_canary_cut_off()
+    play.edit(args=("--fail", "--fail-code", "2"))
+    bad = play.world.fingerprint("chat")
+    for _ in range(60):
+        made = play.one_pass()
+        play.pass_time(5)
+    assert "ProfileRejected" in [h.reason.value for h in made.plan.holds]
+    failed = {
+        s.labels.replica
+        for node in play.fleet.nodes.values()
+        for s in node.launches.values()
+        if s.spec["fingerprint"] == bad
+    }
+    assert failed == {"chat-1"}
+
+
+def test_a_node_that_a_person_holds_does_not_keep_the_rest_from_a_new_profile() -> None:
+    play = Play(chat(3, gpus=2, nodes=3))
+    play.rest()
+    held = node_of(play, "chat-0")
+    play.fleet.nodes[held].hold = NodeHold(who="Kim", reason="a fan")
+    play.edit(args=("--load-time", "30"))
+    for _ in range(60):
+        play.one_pass()
+        play.pass_time(5)
+    assert new_ones(play) == {"chat-1", "chat-2"}
+    play.fleet.nodes[held].hold = None
+    play.rest()
+    assert new_ones(play) == {"chat-0", "chat-1", "chat-2"}

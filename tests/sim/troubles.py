@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from reconciler.core.observed import NodeHold
 from reconciler.simulate.engine import Shardlet
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.node import SimNode, own_place
@@ -94,6 +95,16 @@ def _unkillable(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
     return "unkillable"
 
 
+def _held_by_hand(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
+    """A person works on it, or on one launch of it; the next time it is theirs no more."""
+    if node.hold is not None:
+        node.hold = None
+        return "no longer held"
+    launch = rng.choice(["", *sorted(n for n, s in node.launches.items() if s.alive)])
+    node.hold = NodeHold(who="Kim", reason="a fan", launch=launch)
+    return f"held by hand {launch}"
+
+
 def _other_writer(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
     """The record is of another release: of an older or newer minor format, or with fewer fields.
 
@@ -129,4 +140,5 @@ TROUBLES = (
     _stranger,
     _unkillable,
     _other_writer,
+    _held_by_hand,
 )
