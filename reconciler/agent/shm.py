@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from . import procs
-from .node import boottime
 
 FOLDER = "/dev/shm"
 _NAMES = re.compile(r"(nccl-|psm_|sem\.mp-|torch_)[A-Za-z0-9_.-]+\Z")
@@ -51,29 +49,34 @@ class Segments:
     """Which segments are the shard's: `look` while it lives, `remove` once nothing is left."""
 
     def __init__(
-        self, since_boottime: float, known: Iterable[Segment] = (), folder: str = FOLDER
+        self, since_ns: float, known: Iterable[Segment] = (), folder: str = FOLDER
     ) -> None:
+        """`since_ns`: when the launch's record was written, by the file system's own clock: what
+        is older is nobody's of the shard."""
         self._folder = folder
-        self._since = since_boottime
+        self._since_ns = since_ns
         self._next_old = float("-inf")
+        self._first_seen: Dict[Segment, float] = {}
         self.known: Set[Segment] = set(known)
 
     def look(self, pids: Callable[[], Iterable[int]], now: float) -> None:
         """Remember which new segments are ours; `pids` is asked only where there is a new one."""
-        fresh = [(s, age) for s, age in self._candidates() if s not in self.known]
-        due = now >= self._next_old
-        if not any(due or age < YOUNG_S for _, age in fresh) or len(self.known) >= MOST:
+        fresh = [segment for segment in self._candidates() if segment not in self.known]
+        self._first_seen = {s: self._first_seen.get(s, now) for s in fresh}
+        due = bool(fresh) and now >= self._next_old
+        young = any(now - first < YOUNG_S for first in self._first_seen.values())
+        if not (due or young) or len(self.known) >= MOST:
             return
         if due:
             self._next_old = now + OLD_S
         used: Set[Inode] = set()
         for pid in pids():
             used |= used_by(pid)
-        self.known.update(s for s, _ in fresh if (s.device, s.inode) in used)
+        self.known.update(s for s in fresh if (s.device, s.inode) in used)
 
     def remove(self) -> List[str]:
         """Remove what is still there and used by nobody; gives the names."""
-        left = [s for s, _ in self._candidates() if s in self.known]
+        left = [segment for segment in self._present() if segment in self.known]
         if not left:
             return []
         used: Set[Inode] = set()
@@ -90,22 +93,25 @@ class Segments:
             removed.append(segment.name)
         return removed
 
-    def _candidates(self) -> List[Tuple[Segment, float]]:
-        """Files of this user that were made since the shard's start, each with its age."""
-        # An age by the wall clock: one that was set meanwhile makes a file look too old: it stays.
-        most_s, found = boottime() - self._since, []
+    def _candidates(self) -> List[Segment]:
+        """Those that were made since the shard's record was."""
+        # Two times of files: a wall clock that was put forward meanwhile put forward neither.
+        return [segment for segment, ns in self._present().items() if ns >= self._since_ns]
+
+    def _present(self) -> Dict[Segment, int]:
+        """Files of this user under such names, and when each was made."""
+        found: Dict[Segment, int] = {}
         try:
             names = [n for n in os.listdir(self._folder) if _NAMES.match(n)]
         except OSError:
-            return []
+            return found
         for name in names:
             try:
                 stat = os.lstat(os.path.join(self._folder, name))
             except OSError:
                 continue
-            age_s = time.time() - stat.st_ctime
-            if stat.st_uid == os.getuid() and age_s < most_s:
-                found.append((Segment(name, stat.st_dev, stat.st_ino), age_s))
+            if stat.st_uid == os.getuid():
+                found[Segment(name, stat.st_dev, stat.st_ino)] = stat.st_ctime_ns
         return found
 
 

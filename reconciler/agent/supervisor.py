@@ -152,7 +152,7 @@ class Supervisor:
         self._next_log_check = 0.0
         self._next_strays = boottime() + STRAYS_S
         self._next_segments = 0.0
-        self.segments = shm.Segments(status.started_boottime, status.segments)
+        self.segments = shm.Segments(_written_ns(folder), status.segments)
         self.told_to_stop = False
         self._wake_reader, self._wake_writer = os.pipe()
 
@@ -351,6 +351,14 @@ class Supervisor:
             self._container_left = not self.tool_failed if told is None else told
             self._container_asked = now
         return self._container_left
+
+
+def _written_ns(folder: str) -> float:
+    """When the record was written; without one nothing can be told to be of this launch."""
+    try:
+        return os.stat(os.path.join(folder, "spec.json")).st_ctime_ns
+    except OSError:
+        return float("inf")
 
 
 def note(text: str) -> None:

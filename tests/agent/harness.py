@@ -49,9 +49,10 @@ class Session:
         python: str = sys.executable,
         agent: tuple[bytes, str] | None = None,
         previous: Sequence[str] = (),
+        within: Sequence[str] = (),
     ) -> None:
         self.process = subprocess.Popen(
-            [python, "-ISqi"],
+            [*within, python, "-ISqi"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -138,6 +139,8 @@ class Node:
         self.root = folder / "root"
         self.previous: list[Path] = []
         """Former roots, as a Node document names them."""
+        self.within: Sequence[str] = ()
+        """A command that runs the agent, for one that lives in namespaces of its own."""
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -162,7 +165,8 @@ class Node:
             shutil.copytree(kept, self.root / "agent")
 
     def session(self, agent: tuple[bytes, str] | None = None) -> Session:
-        session = Session(self.env, agent=agent, previous=[str(path) for path in self.previous])
+        previous = [str(path) for path in self.previous]
+        session = Session(self.env, agent=agent, previous=previous, within=self.within)
         self._sessions.append(session)
         return session
 
