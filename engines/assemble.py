@@ -18,7 +18,7 @@ from engines.base import (
     Stop,
     WaitFor,
 )
-from engines.environment import GPU_ENV, gpu_env, layered
+from engines.environment import gpu_env, layered, visible
 from engines.references import References, references
 
 SERVE = "serve"
@@ -41,8 +41,9 @@ def command(
 ) -> Command:
     """One process of the engine on `rank`, with its environment layered as DESIGN says."""
     refs = references(request, rank)
-    env = layered(request, rank, refs, gpu_env(request.hosts[rank]), *layers)
-    return Command(name, tuple(argv), env, wait_for, GPU_ENV, request.profile.secrets)
+    host = request.hosts[rank]
+    env = layered(request, rank, refs, gpu_env(host), *layers)
+    return Command(name, tuple(argv), env, wait_for, visible(host), request.profile.secrets)
 
 
 def shard(
@@ -108,10 +109,10 @@ def _sidecars(request: LaunchRequest, rank: int, refs: References) -> tuple[Comm
     made = []
     for sidecar in request.profile.sidecars:
         if sidecar.ranks in ("all", role):
-            base = gpu_env(request.hosts[rank])
-            env = layered(request, rank, refs, base) | refs.env(sidecar.env)
+            host = request.hosts[rank]
+            env = layered(request, rank, refs, gpu_env(host)) | refs.env(sidecar.env)
             argv, secrets = refs.all(sidecar.argv), request.profile.secrets
-            made.append(Command(sidecar.name, argv, env, None, GPU_ENV, secrets))
+            made.append(Command(sidecar.name, argv, env, None, visible(host), secrets))
     return tuple(made)
 
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+CUDA = "CUDA_VISIBLE_DEVICES"
+"""What tells a program its GPUs, unless the node's document names another variable."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -37,6 +40,7 @@ class Parallelism:
     """Data-parallel ranks per node; 0 lets the engine divide dp evenly over the nodes."""
     ep: bool = False
     dcp: int = 1
+    pcp: int = 1
     dp_attention: bool = False
     dp_balancing: str = "internal"
     """internal | hybrid | external: who spreads requests over data-parallel ranks."""
@@ -49,12 +53,15 @@ class Runtime:
     kind: str = "binary"
     """binary | venv | container."""
     path: str = ""
-    """binary: the program; venv: the folder of the virtual environment. Empty: from PATH."""
+    """binary: the program; venv: the folder of the virtual environment; container: the program
+    inside the image. Empty: from PATH."""
     image: str = ""
     tool: str = "podman"
     """container: docker | podman."""
     mounts: tuple[str, ...] = ()
     """container: further `source:target[:ro]` mounts."""
+    options: tuple[str, ...] = ()
+    """container: further options of `docker run`, one word each (`--device=/dev/kfd`)."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,11 @@ class Host:
     interface: str = ""
     """The interface that carries `address`; empty where the inventory does not say."""
     fabric: Fabric | None = None
+    visible_by: str = CUDA
+    """The variable that tells a program which accelerators are its own, by index."""
     model_path: str = ""
+    model_files: tuple[str, ...] = ()
+    """Further files of the model, absolute: a projector, a draft, a chat template."""
     launch_dir: str = ""
     """Absolute folder of the launch on this node; `$(launch.dir)`."""
     agent: str = ""

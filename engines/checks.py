@@ -10,15 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from engines import references
+from engines import references, runtime_checks
 from engines.base import EngineProfile, Problem
 from engines.flags import Flag, FlagTable, Word, is_flag, walk
 
-IMAGE = re.compile(
-    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]{1,5})?/)?"
-    r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -50,6 +45,18 @@ RESERVED_ENV: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
     "NVIDIA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
     "CUDA_DEVICE_ORDER": "indices are only right in PCI bus order",
+    **dict.fromkeys(
+        (
+            "ASCEND_RT_VISIBLE_DEVICES",
+            "GPU_DEVICE_ORDINAL",
+            "HABANA_VISIBLE_DEVICES",
+            "HABANA_VISIBLE_MODULES",
+            "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+            "ZE_AFFINITY_MASK",
+        ),
+        "the node sets the variable that its document names in gpus.visible_by",
+    ),
 }
 
 
@@ -207,7 +214,7 @@ def check_shape(
         )
     yield from _check_ports(profile, ports)
     yield from _check_sidecars(profile)
-    yield from check_runtime(profile)
+    yield from runtime_checks.check(profile)
     yield from references.check(profile, ports)
 
 
@@ -239,30 +246,6 @@ def _check_sidecars(profile: EngineProfile) -> Iterator[Problem]:
         if sidecar.ranks not in ("all", "leader", "workers"):
             hint = "use all, leader or workers"
             yield Problem(f"sidecars[{index}].ranks", f"{sidecar.ranks!r} is unknown", hint)
-
-
-def check_runtime(profile: EngineProfile) -> Iterator[Problem]:
-    """The image is one reference, the tool one we know, mounts are absolute."""
-    runtime = profile.runtime
-    if runtime.kind not in ("binary", "venv", "container"):
-        hint = "use binary, venv or container"
-        yield Problem("runtime.kind", f"{runtime.kind!r} is no runtime", hint)
-    if runtime.kind != "container":
-        return
-    if not IMAGE.fullmatch(runtime.image):
-        yield Problem(
-            "runtime.image",
-            f"{runtime.image!r} is no image reference",
-            "write `registry/name:tag` alone: no spaces, no command, no leading dash",
-        )
-    if runtime.tool not in ("docker", "podman"):
-        yield Problem("runtime.tool", f"{runtime.tool!r} is unknown", "use docker or podman")
-    for index, mount in enumerate(runtime.mounts):
-        parts = mount.split(":")
-        good = len(parts) in (2, 3) and all(p.startswith("/") for p in parts[:2])
-        if not good or "," in mount or parts[2:] not in ([], ["ro"], ["rw"]):
-            hint = "write `/source:/target` or `/source:/target:ro`, both absolute"
-            yield Problem(f"runtime.mounts[{index}]", f"{mount!r} is no mount", hint)
 
 
 def check_heads(profile: EngineProfile) -> Iterator[Problem]:

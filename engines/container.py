@@ -7,6 +7,7 @@ lines are read before it is removed. Sidecars run on the node itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,12 +22,19 @@ NVML_UUIDS = ("GPU-", "MIG-")
 """How NVML's ids begin; a declared accelerator has another name and no NVIDIA runtime."""
 
 
+PART = re.compile(r"-0*1-of-[0-9]+\.gguf$")
+SNAPSHOT = re.compile(r"^(.*/models--[^/]+)/snapshots/.*$")
+
+
 def around(request: LaunchRequest, shard: Shard) -> Shard:
     """`shard` with its last command inside a container."""
     *sidecars, inner = shard.commands
-    argv = tuple(_argv(request, request.hosts[shard.rank], shard, inner))
-    # Inside, the launch's GPUs are all there is, numbered from 0: no indices from the node.
-    outer = replace(inner, argv=argv, gpu_env=())
+    host = request.hosts[shard.rank]
+    # Inside, the launch's GPUs are all there is, numbered from 0: no indices from the node. A
+    # declared accelerator comes with a device that shows all of them, so there the indices hold.
+    kept = inner.gpu_env if host.gpus and not _uuids(host) else ()
+    outer = replace(inner, gpu_env=kept)
+    outer = replace(outer, argv=tuple(_argv(request, host, shard, outer)))
     tool = request.profile.runtime.tool
     return replace(shard, commands=(*sidecars, outer), container=Container(tool, request.launch))
 
@@ -44,16 +52,21 @@ def _argv(request: LaunchRequest, host: Host, shard: Shard, inner: Command) -> I
     yield from _rdma(host)
     yield from _limits(request.profile, host)
     yield from _mounts(request, host, shard)
+    yield from runtime.options
     yield from ("--stop-signal", shard.stop_signal)
     yield from ("--stop-timeout", str(request.profile.stop_grace_s))
     # By name only: the value comes from this process' environment and never stands in argv.
-    for name in sorted({*inner.env, *inner.env_files, MARK}):
+    for name in sorted({*inner.env, *inner.env_files, *inner.gpu_env, MARK}):
         yield from ("--env", name)
     yield from ("--entrypoint", inner.argv[0], runtime.image, *inner.argv[1:])
 
 
+def _uuids(host: Host) -> list[str]:
+    return [gpu.uuid for gpu in host.gpus if gpu.uuid.startswith(NVML_UUIDS)]
+
+
 def _gpus(tool: str, host: Host) -> Iterator[str]:
-    uuids = [gpu.uuid for gpu in host.gpus if gpu.uuid.startswith(NVML_UUIDS)]
+    uuids = _uuids(host)
     if not uuids:
         return
     if tool == "docker":
@@ -88,16 +101,37 @@ def _limits(profile: EngineProfile, host: Host) -> Iterator[str]:
 
 
 def _mounts(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str]:
-    if host.model_path and shard.loads_model:
-        yield from _mount(host.model_path, host.model_path, readonly=True)
-    if shard.files:
-        files = f"{host.launch_dir}/files"
-        yield from _mount(files, files, readonly=True)
-    if request.profile.engine == "sim":
-        yield from _mount(host.agent, host.agent, readonly=True)
-    for mount in request.profile.runtime.mounts:
-        source, target, *mode = mount.split(":")
+    own = [tuple(mount.split(":")) for mount in request.profile.runtime.mounts]
+    # Two mounts at one target are an error of docker's: the profile's own wins.
+    taken = {target for _, target, *_ in own}
+    for path in _read_only(request, host, shard):
+        if path not in taken:
+            yield from _mount(path, path, readonly=True)
+    for source, target, *mode in own:
         yield from _mount(source, target, readonly=mode == ["ro"])
+
+
+def _read_only(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str]:
+    """What a rank reads of its node, each at its own path; nothing that lies inside another."""
+    if host.model_path and shard.loads_model:
+        weights = whole(host.model_path)
+        yield weights
+        yield from (f for f in host.model_files if not f.startswith(f"{weights}/"))
+    if shard.files:
+        yield f"{host.launch_dir}/files"
+    if request.profile.engine == "sim":
+        yield host.agent
+
+
+def whole(path: str) -> str:
+    """The folder that holds all of a model, where its path alone does not.
+
+    llama.cpp is given the first of several parts and finds the others beside it; a snapshot in
+    Hugging Face's cache is a folder of links into its model's `blobs`.
+    """
+    if PART.search(path):
+        return path.rpartition("/")[0]
+    return SNAPSHOT.sub(r"\1", path)
 
 
 def _mount(source: str, target: str, *, readonly: bool) -> Iterator[str]:

@@ -2,9 +2,9 @@
 without it.
 
 Three layers, later ones win: generated (what the launch needs), fabric (which adapters and
-interface), profile (with the role's own on top). `CUDA_VISIBLE_DEVICES` is in none of them: the
-node sets it from GPU UUIDs when it starts the command, because indices may change with every
-boot.
+interface), profile (with the role's own on top). `CUDA_VISIBLE_DEVICES` (for a declared accelerator
+the variable that its node's document names) is in none of them: the node sets it from GPU UUIDs
+when it starts the command, because indices may change with every boot.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from engines.base import Fabric, Host, LaunchRequest
+from engines.addresses import is_v6
+from engines.base import CUDA, Fabric, Host, LaunchRequest
 from engines.references import References
-
-GPU_ENV = ("CUDA_VISIBLE_DEVICES",)
-"""What the node sets to GPU indices at start."""
 
 RDMA_KINDS = ("ib", "roce")
 
@@ -37,6 +35,14 @@ def _adapter_ports(fabric: Fabric) -> str:
     return ",".join(f"{adapter.name}:{adapter.port}" for adapter in fabric.adapters)
 
 
+def _exact_interface(host: Host, fabric: Fabric) -> str:
+    return f"={host.interface}" if host.interface else ""
+
+
+def _family(host: Host, fabric: Fabric) -> str:
+    return "AF_INET6" if is_v6(host.address) else ""
+
+
 def _gid_index(fabric: Fabric) -> str:
     return str(fabric.gid_index) if fabric.kind == "roce" and fabric.gid_index is not None else ""
 
@@ -44,7 +50,7 @@ def _gid_index(fabric: Fabric) -> str:
 GPU_ROWS = (
     Row(
         "CUDA_DEVICE_ORDER",
-        lambda host, fabric: "PCI_BUS_ID",
+        lambda host, fabric: "PCI_BUS_ID" if host.visible_by == CUDA else "",
         "CUDA orders by speed and NVML by bus: on a mixed box the index names another card",
     ),
 )
@@ -52,13 +58,18 @@ GPU_ROWS = (
 SOCKET_ROWS = (
     Row(
         "NCCL_SOCKET_IFNAME",
-        lambda host, fabric: f"={host.interface}" if host.interface else "",
+        _exact_interface,
         "NCCL takes the first interface; without `=` it is a prefix: bond0 takes bond0.2973",
     ),
     Row(
         "GLOO_SOCKET_IFNAME",
         lambda host, fabric: host.interface,
         "Gloo resolves the host name, often to 127.0.1.1; it knows no `=`, a wrong name is fatal",
+    ),
+    Row(
+        "NCCL_SOCKET_FAMILY",
+        _family,
+        "NCCL takes the interface's first address, IPv4 where there is one, which peers may lack",
     ),
 )
 
@@ -67,6 +78,11 @@ TCP_ROWS = (
         "NCCL_IB_DISABLE",
         lambda host, fabric: "1",
         "NCCL finds adapters that cannot reach each other, and waits for them",
+    ),
+    Row(
+        "UCX_NET_DEVICES",
+        lambda host, fabric: host.interface,
+        "UCX (NIXL, KV transfer) takes every adapter that it finds, and waits for those",
     ),
 )
 
@@ -106,6 +122,17 @@ RDMA_ROWS = (
         lambda host, fabric: _gid_index(fabric),
         "RoCE: as NCCL_IB_GID_INDEX, for NVSHMEM",
     ),
+    # Read from NVSHMEM's source (modules/bootstrap/uid, 2026): NCCL's syntax, also its `=`.
+    Row(
+        "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
+        _exact_interface,
+        "NVSHMEM meets over any interface whose name begins with ib, then over any but docker's",
+    ),
+    Row(
+        "NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY",
+        _family,
+        "as NCCL_SOCKET_FAMILY, for NVSHMEM",
+    ),
 )
 
 
@@ -118,6 +145,12 @@ def rows(host: Host) -> tuple[Row, ...]:
     fabric = host.fabric
     rdma = fabric is not None and fabric.kind in RDMA_KINDS and fabric.adapters
     return SOCKET_ROWS + (RDMA_ROWS if rdma else TCP_ROWS)
+
+
+def visible(host: Host) -> tuple[str, ...]:
+    """What the node sets to accelerator indices at start: one variable. With two, ROCm's second
+    filters what the first left over, or the process aborts where they differ."""
+    return (host.visible_by,)
 
 
 def gpu_env(host: Host) -> dict[str, str]:

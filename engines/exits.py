@@ -8,6 +8,7 @@ three times.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from engines.base import FailureKind
@@ -24,14 +25,25 @@ class Row(NamedTuple):
 
 COMMAND, PLACE, CRASH = FailureKind.COMMAND, FailureKind.PLACE, FailureKind.CRASH
 
+
+def _logged(kind: FailureKind, lines: Mapping[str, str]) -> tuple[Row, ...]:
+    """Rows for any exit code: pattern of a log line → what it tells."""
+    return tuple(Row(None, pattern, kind, why) for pattern, why in lines.items())
+
+
 COMMON: tuple[Row, ...] = (
-    Row(None, r"Address already in use|EADDRINUSE|Errno 98\b", PLACE, "a port is taken"),
-    Row(None, r"No space left on device|Errno 28\b", PLACE, "a disk or /dev/shm is full"),
-    Row(None, r"Read-only file system|Errno 30\b", PLACE, "the disk is read-only"),
-    Row(None, r"Cannot assign requested address|Errno 99\b", PLACE, "the address is not here"),
-    Row(None, r"No CUDA GPUs are available|driver version is insufficient", PLACE, "no GPU"),
-    Row(None, r"can't open file|No module named '?(vllm|sglang)", PLACE, "not installed here"),
-    Row(None, r"crun: setrlimit|crun: .*cgroup|rlimit type", PLACE, "limits of the node"),
+    *_logged(
+        PLACE,
+        {
+            r"Address already in use|EADDRINUSE|Errno 98\b": "a port is taken",
+            r"No space left on device|Errno 28\b": "a disk or /dev/shm is full",
+            r"Read-only file system|Errno 30\b": "the disk is read-only",
+            r"Cannot assign requested address|Errno 99\b": "the address is not here",
+            r"No CUDA GPUs are available|driver version is insufficient": "no GPU",
+            r"can't open file|No module named '?(vllm|sglang)": "not installed here",
+            r"crun: setrlimit|crun: .*cgroup|rlimit type": "limits of the node",
+        },
+    ),
     Row(125, r"", PLACE, "docker or podman could not create the container"),
     Row(126, r"", COMMAND, "the program cannot be executed"),
     Row(127, r"", COMMAND, "the program is not in the image"),
@@ -40,14 +52,29 @@ COMMON: tuple[Row, ...] = (
 ARGPARSE: tuple[Row, ...] = (Row(2, r"", COMMAND, "argparse refused a flag or a value"),)
 
 TORCH: tuple[Row, ...] = (
-    Row(None, r"CUDA out of memory|CUDA error: out of memory", PLACE, "GPU memory is taken"),
-    Row(None, r"Free memory on device .* is less than desired", PLACE, "GPU memory is taken"),
-    Row(None, r"quantization method .* is not supported", COMMAND, "quantization on this GPU"),
-    Row(None, r"Unknown quantization method|Invalid quantization method", COMMAND, "quantization"),
-    Row(None, r"attention heads .* must be divisible", COMMAND, "tp does not divide the heads"),
-    Row(None, r"[Mm]odel architectures .* (are|is) not supported", COMMAND, "architecture"),
-    Row(None, r"Repo id must be|not a local folder|Can't load the configuration of", PLACE, "path"),
-    Row(None, r"No such file or directory: '", PLACE, "a file is not there"),
+    *_logged(
+        PLACE,
+        {
+            r"CUDA out of memory|CUDA error: out of memory": "GPU memory is taken",
+            r"Free memory on device .* is less than desired": "GPU memory is taken",
+        },
+    ),
+    *_logged(
+        COMMAND,
+        {
+            r"quantization method .* is not supported": "quantization on this GPU",
+            r"Unknown quantization method|Invalid quantization method": "quantization",
+            r"attention heads .* must be divisible": "tp does not divide the heads",
+            r"[Mm]odel architectures .* (are|is) not supported": "architecture",
+        },
+    ),
+    *_logged(
+        PLACE,
+        {
+            r"Repo id must be|not a local folder|Can't load the configuration of": "path",
+            r"No such file or directory: '": "a file is not there",
+        },
+    ),
 )
 
 VLLM = (*COMMON, *ARGPARSE, *TORCH)
@@ -55,15 +82,25 @@ SGLANG = (*COMMON, *ARGPARSE, *TORCH)
 SIM = (*COMMON, *ARGPARSE)
 
 LLAMACPP: tuple[Row, ...] = (
-    Row(None, r"couldn't bind HTTP server socket", PLACE, "the port is taken"),
-    Row(None, r"error: invalid argument|error while handling argument", COMMAND, "a bad flag"),
-    Row(None, r"error: unknown argument|expected value for argument", COMMAND, "a bad flag"),
+    *_logged(PLACE, {r"couldn't bind HTTP server socket": "the port is taken"}),
+    *_logged(
+        COMMAND,
+        {
+            r"error: invalid argument|error while handling argument": "a bad flag",
+            r"error: unknown argument|expected value for argument": "a bad flag",
+        },
+    ),
     *COMMON,
-    Row(None, r"cudaMalloc failed: out of memory|unable to allocate .* buffer", PLACE, "memory"),
-    Row(None, r"failed to open GGUF file|No such file or directory", PLACE, "the file is absent"),
-    Row(None, r"Failed to create server socket|Invalid host address", PLACE, "the RPC port"),
-    Row(None, r"Failed to connect to|RPC .*(version|protocol) mismatch", PLACE, "an RPC worker"),
-    Row(None, r"unknown model architecture", COMMAND, "this build does not know the model"),
+    *_logged(
+        PLACE,
+        {
+            r"cudaMalloc failed: out of memory|unable to allocate .* buffer": "memory",
+            r"failed to open GGUF file|No such file or directory": "the file is absent",
+            r"Failed to create server socket|Invalid host address": "the RPC port",
+            r"Failed to connect to|RPC .*(version|protocol) mismatch": "an RPC worker",
+        },
+    ),
+    *_logged(COMMAND, {r"unknown model architecture": "this build does not know the model"}),
     Row(132, r"", PLACE, "the build needs instructions that this CPU lacks (SIGILL)"),
 )
 

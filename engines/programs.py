@@ -11,9 +11,9 @@ from engines.base import EngineProfile, Host
 
 
 def program(profile: EngineProfile, host: Host, name: str, *, in_venv: bool = True) -> str:
-    """The program `name`, the engine's main one. In an image: by name, from its PATH."""
+    """The program `name`, the engine's main one. In an image: the profile's path, else by name."""
     if profile.runtime.kind == "container":
-        return name
+        return profile.runtime.path or name
     if host.binary:
         path = host.binary.rstrip("/")
         is_program = not in_venv or path.rpartition("/")[0].endswith("/bin")
@@ -26,8 +26,6 @@ def program(profile: EngineProfile, host: Host, name: str, *, in_venv: bool = Tr
 
 def beside(main: str, host: Host, profile: EngineProfile, name: str) -> str:
     """The program `name` that comes with the engine: set by name, else beside `main`."""
-    if profile.runtime.kind == "container":
-        return name
-    if name in host.programs:
+    if name in host.programs and profile.runtime.kind != "container":
         return host.programs[name]
     return f"{main.rsplit('/', 1)[0]}/{name}" if "/" in main else name

@@ -51,7 +51,11 @@ RESERVED: Mapping[str, str] = {
     "--ssl-keyfile-password": "on a command line every user of the node can read it",
 }
 
-RESERVED_ENV: Mapping[str, str] = {}
+RESERVED_ENV: Mapping[str, str] = {
+    "SGLANG_HOST_IP": "this node's own address",
+    "HOST_IP": "this node's own address, as SGLANG_HOST_IP",
+    "SGLANG_LOCAL_IP_NIC": "this node's own address, as SGLANG_HOST_IP",
+}
 
 HTTP, DIST, NCCL, BOOTSTRAP = "http", "dist", "nccl", "bootstrap"
 
@@ -78,9 +82,12 @@ class Sglang:
     )
     one_name = True
 
-    def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
-        """tp × pp where attention is data-parallel inside tp, times dp without."""
+    def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
+        """tp × pp where attention is data-parallel inside tp, times dp without; on CPUs (no GPUs)
+        ranks are sockets."""
         p = profile.parallel
+        if not profile.gpus_per_node:
+            return None
         if p.dp_attention:
             return p.tp * p.pp, f"tp {p.tp} × pp {p.pp} (dp {p.dp} divides tp)"
         return p.tp * p.pp * p.dp, f"tp {p.tp} × pp {p.pp} × dp {p.dp}"
@@ -121,9 +128,8 @@ class Sglang:
         return exits.classify(exits.SGLANG, code, log_tail)
 
     def _rank(self, request: LaunchRequest, rank: int) -> Shard:
-        serve = command(
-            request, rank, SERVE, tuple(_argv(request, rank)), collective_env(request.hosts[rank])
-        )
+        env = _env(request.hosts[rank])
+        serve = command(request, rank, SERVE, tuple(_argv(request, rank)), env)
         return shard(request, rank, [serve], serves=rank == 0, stop=self.stop)
 
 
@@ -155,6 +161,12 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     yield "--enable-metrics"
     yield from _disaggregation(request, host)
     yield from role_args(request, rank, references(request, rank))
+
+
+def _env(host: Host) -> dict[str, str]:
+    # Unset, SGLang takes the default route's address (0.5.23): ranks and decode servers dial one
+    # that they may not reach, and wait for ever.
+    return {"SGLANG_HOST_IP": host.address, **collective_env(host)}
 
 
 def _several_groups(profile: EngineProfile) -> bool:

@@ -26,7 +26,14 @@ from engines.capability import check_quantization
 from engines.environment import collective_env
 from engines.programs import program
 from engines.references import references
-from engines.vllm_profile import check_modes, dp_local, quantization, transfers_kv
+from engines.vllm_profile import (
+    bootstraps_kv,
+    check_modes,
+    dp_local,
+    quantization,
+    transfers_kv,
+    world,
+)
 
 RESERVED: Mapping[str, str] = {
     "--model": "the model's path",
@@ -40,6 +47,7 @@ RESERVED: Mapping[str, str] = {
     "--tensor-parallel-size": "parallel.tp",
     "--pipeline-parallel-size": "parallel.pp",
     "--decode-context-parallel-size": "parallel.dcp",
+    "--prefill-context-parallel-size": "parallel.pcp",
     "--enable-expert-parallel": "parallel.ep",
     "--data-parallel-size": "parallel.dp",
     "--data-parallel-size-local": "parallel.dp_local",
@@ -70,6 +78,7 @@ RESERVED_ENV: Mapping[str, str] = {
 }
 
 HTTP, MASTER, DP_RPC, SUPERVISOR, SIDE_CHANNEL = "http", "master", "dp-rpc", "dp-supervisor", "kv"
+KV_BOOTSTRAP = "kv-bootstrap"
 
 
 class Vllm:
@@ -88,10 +97,13 @@ class Vllm:
     )
     one_name = False
 
-    def gpu_count(self, profile: EngineProfile) -> tuple[int, str]:
-        """tp × pp × dp; dcp divides tp and adds none."""
+    def gpu_count(self, profile: EngineProfile) -> tuple[int, str] | None:
+        """tp × pp × dp × pcp; dcp divides tp and adds none. On CPUs (no GPUs) ranks are sockets."""
         p = profile.parallel
-        return p.tp * p.pp * p.dp, f"tp {p.tp} × pp {p.pp} × dp {p.dp}"
+        if not profile.gpus_per_node:
+            return None
+        pcp = f" × pcp {p.pcp}" if p.pcp > 1 else ""
+        return world(p), f"tp {p.tp} × pp {p.pp} × dp {p.dp}{pcp}"
 
     def port_names(self, profile: EngineProfile) -> tuple[str, ...]:
         """Every port that vLLM would otherwise choose by itself."""
@@ -104,6 +116,8 @@ class Vllm:
             # Each data-parallel rank of a node listens at the first one plus its own number.
             extra = range(1, dp_local(profile))
             names += [SIDE_CHANNEL, *(f"{SIDE_CHANNEL}-{n}" for n in extra)]
+        if bootstraps_kv(profile):
+            names.append(KV_BOOTSTRAP)
         return (*names, *profile.ports)
 
     def check(self, profile: EngineProfile) -> list[Problem]:
@@ -112,7 +126,7 @@ class Vllm:
         return [
             *checks.positive(profile),
             *checks.unused_parallelism(
-                profile, "vLLM", "tp", "pp", "dp", "dp_local", "ep", "dcp", "dp_balancing"
+                profile, "vLLM", "tp", "pp", "dp", "dp_local", "ep", "dcp", "pcp", "dp_balancing"
             ),
             *checks.check_shape(profile, self.port_names(profile), self.gpu_count(profile)),
             *checks.check_heads(profile),
@@ -170,6 +184,8 @@ def _parallel(p: Parallelism) -> Iterator[str]:
         yield from ("--pipeline-parallel-size", str(p.pp))
     if p.dcp > 1:
         yield from ("--decode-context-parallel-size", str(p.dcp))
+    if p.pcp > 1:
+        yield from ("--prefill-context-parallel-size", str(p.pcp))
     if p.dp > 1:
         yield from ("--data-parallel-size", str(p.dp))
     if p.ep:
@@ -179,7 +195,7 @@ def _parallel(p: Parallelism) -> Iterator[str]:
 def _launcher(request: LaunchRequest, rank: int, serves: bool) -> Iterator[str]:
     """How the ranks of vLLM's own launcher find each other."""
     profile, leader = request.profile, request.hosts[0].address
-    if sum(len(host.gpus) for host in request.hosts) <= 1 and profile.nodes == 1:
+    if world(profile.parallel) <= 1 and profile.nodes == 1:
         return
     yield from ("--distributed-executor-backend", "mp")
     yield from ("--master-port", str(port(request, MASTER)))
@@ -202,9 +218,13 @@ def _data_parallel(request: LaunchRequest, rank: int) -> Iterator[str]:
     if profile.parallel.dp_balancing == "external":
         yield from ("--data-parallel-external-lb", "--data-parallel-rank", str(rank))
         return
+    hybrid = profile.parallel.dp_balancing == "hybrid"
     yield from ("--data-parallel-size-local", str(local))
-    yield from ("--data-parallel-start-rank", str(rank * local))
-    if profile.parallel.dp_balancing == "hybrid":
+    if rank or hybrid:
+        # On the rank that serves for all, a 0 too would read as hybrid: with front-end processes
+        # for its own engines alone.
+        yield from ("--data-parallel-start-rank", str(rank * local))
+    if hybrid:
         yield "--data-parallel-hybrid-lb"
 
 
@@ -233,6 +253,9 @@ def _env(request: LaunchRequest, rank: int) -> dict[str, str]:
         # NIXL binds this: the leader's address cannot be assigned on any other node.
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = host.address
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(port(request, SIDE_CHANNEL))
+    if bootstraps_kv(profile):
+        # Unset it is 8998 for all: the second replica on a node fails, or answers for the first.
+        env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = str(port(request, KV_BOOTSTRAP))
     if profile.executor == "ray":
         env |= vllm_ray.env(request)
     return {**env, **collective_env(host)}

@@ -7,11 +7,11 @@ a ValueError whose text says why: the plan shows it as a Hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import engines
-from engines import capability, checks, serving, vllm_profile
+from engines import adapters, capability, checks, serving, vllm_profile
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
@@ -250,38 +250,23 @@ def _check_adapters_named(
     request: LaunchRequest, shards: Sequence[Shard], desired: Desired
 ) -> None:
     """No command may name an adapter that the inventory knows of another fabric (safety rule 6)."""
+    engine = request.profile.engine
     for host, shard in zip(request.hosts, shards, strict=True):
-        if not any(name in command.env for command in shard.commands for name in ADAPTER_ENV):
+        said = [pair for c in shard.commands for pair in adapters.named(engine, c.env, c.argv)]
+        if not said:
             continue
-        own = {adapter.name for adapter in host.fabric.adapters} if host.fabric else set()
+        own = {(a.name, a.port) for a in host.fabric.adapters} if host.fabric else set()
         others = {
-            adapter.name: name
+            (adapter.name, adapter.port): name
             for name, fabric in desired.nodes[host.node].fabrics.items()
             for adapter in fabric.adapters
-            if adapter.name not in own
+            if (adapter.name, adapter.port) not in own
         }
-        for command in shard.commands:
-            for variable in ADAPTER_ENV:
-                value = command.env.get(variable, "")
-                for adapter in _adapters_taken(value, others, prefixes=variable == "NCCL_IB_HCA"):
-                    raise ValueError(
-                        f"node {host.node}: {variable}={value} takes {adapter} of fabric "
-                        f"{others[adapter]}, the placement's is "
-                        f"{host.fabric.name if host.fabric else 'none'}; leave it out, or name "
-                        "this fabric's adapters exactly (`=mlx5_1:1`)"
-                    )
-
-
-ADAPTER_ENV = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
-"""Variables that name adapters. NCCL's are prefixes unless the value begins with `=`."""
-
-
-def _adapters_taken(value: str, adapters: Iterable[str], *, prefixes: bool) -> Iterator[str]:
-    """Those of `adapters` that `value` takes. What it excludes (`^`) is warned about elsewhere."""
-    if value.startswith("^"):
-        return
-    loose = prefixes and not value.startswith("=")
-    wanted = [part.split(":", 1)[0] for part in value.lstrip("=").split(",") if part]
-    for adapter in adapters:
-        if any(adapter == word or (loose and adapter.startswith(word)) for word in wanted):
-            yield adapter
+        for what, value in said if others else ():
+            for name, port in adapters.taken(what, value, others):
+                raise ValueError(
+                    f"node {host.node}: {what}={value} takes {name}:{port} of fabric "
+                    f"{others[name, port]}, the placement's is "
+                    f"{host.fabric.name if host.fabric else 'none'}; leave it out, or name "
+                    "this fabric's adapters exactly (`=mlx5_1:1`)"
+                )

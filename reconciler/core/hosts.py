@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import ipaddress
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from engines import capability
-from engines.base import Adapter, Fabric, Gpu, Host
+from engines.base import CUDA, Adapter, Fabric, Gpu, Host
 from reconciler.core.changes import Seat
 from reconciler.core.model import Desired, Model, Node, NodeFabric, Placement, ResolvedProfile
 from reconciler.core.observed import NodeAnswer
 
 RDMA = ("ib", "roce")
 DECLARED = "declared"
+PARTS = re.compile(r"(.*)-(0*1)-of-([0-9]+)\.gguf")
+MOST_PARTS = 1000
+"""More are no model: a number in YAML must not become a list of its size."""
 
 
 def host_of(
@@ -50,7 +54,9 @@ def host_of(
         interface=interface,
         gpus=tuple(_gpu(node, uuid, answer) for uuid in seat.gpus),
         fabric=fabric,
+        visible_by=node.gpus.visible_by or CUDA,
         model_path=model_path(resolved.model, node.pool),
+        model_files=tuple(_files(resolved.model, node.pool)),
         launch_dir=f"{answer.root if answer else '<root>'}/launches/{launch}",
         agent=answer.agent if answer else "<agent>",
         python=(answer.python if answer else "") or "python3",
@@ -65,11 +71,24 @@ def model_path(model: Model, pool: str) -> str:
 
 
 def required_paths(model: Model, pool: str) -> list[str]:
-    """What must be there before a start: the weights and the model's further files."""
+    """What must be there before a start: the weights, all parts of them, and the model's files."""
+    path = model_path(model, pool)
+    return [item for item in (*_parts(path), *_files(model, pool)) if item]
+
+
+def _files(model: Model, pool: str) -> list[str]:
     path = model_path(model, pool)
     folder = posixpath.dirname(path) if path.endswith(".gguf") else path
-    files = [posixpath.normpath(posixpath.join(folder, name)) for name in model.files]
-    return [item for item in (path, *files) if item]
+    return [posixpath.normpath(posixpath.join(folder, name)) for name in model.files]
+
+
+def _parts(path: str) -> list[str]:
+    """llama.cpp is given the first of several parts; one that lacks ends it after minutes."""
+    found = PARTS.fullmatch(path)
+    if found is None or int(found[3]) > MOST_PARTS:
+        return [path]
+    width = len(found[2])
+    return [f"{found[1]}-{n:0{width}}-of-{found[3]}.gguf" for n in range(1, int(found[3]) + 1)]
 
 
 def serve_address(node: Node, answer: NodeAnswer | None) -> str:

@@ -159,6 +159,8 @@ class GpuInventory:
     link_groups: tuple[tuple[int, ...], ...] = ()
     """declared: GPUs (by their place in the list) that fast links join, each with each; with `nvml`
     the driver tells. Empty: not known."""
+    visible_by: str = ""
+    """declared: variable that tells a program its GPUs by index; empty: CUDA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True)

@@ -184,18 +184,70 @@ def test_a_node_that_shows_no_adapters_at_all_is_not_judged() -> None:
 
 @pytest.mark.parametrize(
     ("value", "taken"),
-    [("mlx5_1", "mlx5_10"), ("=mlx5_10:1", "mlx5_10"), ("mlx5_0,mlx5", "mlx5_10")],
+    [
+        ("mlx5_1", "mlx5_10:1"),
+        ("=mlx5_10:1", "mlx5_10:1"),
+        ("mlx5_0:1,mlx5_1", "mlx5_10:1"),
+        ("=mlx5_0", "mlx5_0:2"),
+        ("mlx5_0:2", "mlx5_0:2"),
+    ],
 )
 def test_an_adapter_list_that_takes_another_fabrics_adapter_is_refused(
     value: str, taken: str
 ) -> None:
-    fabrics = {"x": IB, "y": {"kind": "ib", "adapters": [{"name": "mlx5_10"}]}}
-    data = {
-        "profile": {**TWO, "env": {"NCCL_IB_HCA": value}},
+    data = on_two_fabrics(env={"NCCL_IB_HCA": value})
+    assert f"NCCL_IB_HCA={value} takes {taken} of fabric y, the placement's is x" in refusal(data)
+
+
+def on_two_fabrics(**profile: Any) -> dict[str, Any]:
+    """Two nodes on fabric x, with fabric y on another adapter and on a second port of the first."""
+    fabrics = {
+        "x": IB,
+        "y": {"kind": "ib", "adapters": [{"name": "mlx5_0", "port": 2}, {"name": "mlx5_10"}]},
+    }
+    return {
+        "profile": {**TWO, **profile},
         "placement": {"fabric": "x"},
         "nodes": [{"fabrics": fabrics}, {"fabrics": fabrics}],
     }
-    assert f"NCCL_IB_HCA={value} takes {taken} of fabric y, the placement's is x" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "taken"),
+    [
+        ("UCX_NET_DEVICES", "all", "mlx5_0:2"),
+        ("UCX_NET_DEVICES", "mlx5_0:1,mlx5_0:2", "mlx5_0:2"),
+        ("NVSHMEM_HCA_LIST", "mlx5_10:1", "mlx5_10:1"),
+        ("NVSHMEM_HCA_PE_MAPPING", "mlx5_0:1:2,mlx5_10:1:2", "mlx5_10:1"),
+    ],
+)
+def test_each_librarys_own_list_is_compared_with_the_inventory(
+    variable: str, value: str, taken: str
+) -> None:
+    said = refusal(on_two_fabrics(env={variable: value}))
+    assert f"{variable}={value} takes {taken} of fabric y" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("NCCL_IB_HCA", "=mlx5_0:1"),
+        ("UCX_NET_DEVICES", "mlx5_1:1"),
+        ("UCX_NET_DEVICES", "mlx5_0:1"),
+        ("NVSHMEM_HCA_LIST", "mlx5_1"),
+    ],
+)
+def test_a_name_is_no_prefix_outside_nccl_and_another_port_is_another_adapter(
+    variable: str, value: str
+) -> None:
+    for spec in cases.make(on_two_fabrics(env={variable: value}), engine="vllm").specs():
+        assert spec.spec["commands"][0]["env"][variable] == value
+
+
+def test_a_flag_that_names_another_fabrics_adapter_is_refused_in_each_form() -> None:
+    for value in ("mlx5_1,mlx5_10", '{"0": "mlx5_10", "1": "mlx5_1"}'):
+        data = on_two_fabrics(args=["--disaggregation-ib-device", value])
+        assert f"--disaggregation-ib-device={value} takes mlx5_10:1" in refusal(data, "sglang")
 
 
 def test_an_exact_list_of_this_fabrics_adapters_is_respected() -> None:

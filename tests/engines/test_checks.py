@@ -41,6 +41,10 @@ def warnings(engine: str, **profile: Any) -> list[str]:
         ("llamacpp", {}, 3, 1),
         ("command", {}, 5, 2),
         ("sim", {}, 4, 1),
+        ("vllm", {"tp": 4, "pcp": 2}, 8, 1),
+        ("vllm", {"tp": 2}, 0, 1),
+        ("vllm", {"tp": 2, "dp": 2}, 0, 1),
+        ("sglang", {"tp": 2}, 0, 1),
     ],
 )
 def test_gpus_that_multiply_out_as_the_engine_means_it_are_accepted(
@@ -100,6 +104,9 @@ def test_dp_attention_takes_no_gpus_of_its_own() -> None:
         ),
         ("sglang", {"parallel": {"dp": 2}, "nodes": 2}, "dp over several nodes needs dp_attention"),
         ("sglang", {"executor": "ray"}, "SGLang has no executor"),
+        ("sglang", {"parallel": {"pcp": 2}}, "SGLang has no pcp"),
+        ("vllm", {"parallel": {"pcp": 2, "dp": 2}}, "no pcp together with dp"),
+        ("vllm", {"args": ["-pcp", "2"]}, "--prefill-context-parallel-size, which is set by"),
         ("llamacpp", {"parallel": {"tp": 2}}, "llama.cpp has no tp"),
         ("llamacpp", {"worker": {"args": ["-H", "::"]}, "nodes": 2}, "-H is set by the reconciler"),
         ("llamacpp", {"worker": {"args": ["-c"]}}, "there are no workers on one node"),
@@ -123,6 +130,29 @@ def test_tp_must_divide_the_attention_heads_where_the_model_says_them(tp: int, f
 
 def test_attention_heads_that_are_not_said_are_not_checked() -> None:
     assert errors("vllm", parallel={"tp": 7}, gpus_per_node=7) == []
+
+
+@pytest.mark.parametrize("spelling", ["--api-server-count", "-asc", "--api_server_count=4"])
+def test_front_end_processes_are_for_the_rank_that_serves(spelling: str) -> None:
+    two = {"parallel": {"dp": 16}, "gpus_per_node": 8, "nodes": 2}
+    args = [spelling] if "=" in spelling else [spelling, "4"]
+    name = spelling.partition("=")[0]
+    assert errors("vllm", **two, args=args) == [
+        f"args[0]: {name} is for the rank that serves: the others run headless and end with it; "
+        "put it in leader.args"
+    ]
+    assert errors("vllm", **two, leader={"args": args}) == []
+    hybrid = {**two, "parallel": {"dp": 16, "dp_balancing": "hybrid"}}
+    assert errors("vllm", **hybrid, args=args) == []
+    assert errors("vllm", parallel={"dp": 8}, gpus_per_node=8, args=args) == []
+
+
+def test_adapters_at_run_time_and_several_front_ends_are_warned_about() -> None:
+    four = {"parallel": {"dp": 4}, "gpus_per_node": 4}
+    env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    assert "vLLM ends with it where dp is above 1" in warnings("vllm", **four, env=env)[0]
+    assert warnings("vllm", **four, env=env, args=["--api-server-count", "1"]) == []
+    assert warnings("vllm", env=env) == []
 
 
 # --- Arguments --------------------------------------------------------------------------------
@@ -221,6 +251,10 @@ def test_a_repeated_flag_is_not_a_finding() -> None:
         ("llamacpp", "LLAMA_ARG_PORT"),
         ("llamacpp", "LLAMA_ARG_RPC"),
         ("command", "RECONCILE_MARK"),
+        ("command", "HIP_VISIBLE_DEVICES"),
+        ("vllm", "ASCEND_RT_VISIBLE_DEVICES"),
+        ("sglang", "SGLANG_HOST_IP"),
+        ("sglang", "HOST_IP"),
     ],
 )
 def test_a_variable_that_we_set_is_refused(engine: str, name: str) -> None:
@@ -261,45 +295,7 @@ def test_an_excluding_adapter_list_is_warned_about() -> None:
     assert "also another fabric's" in warnings("vllm", env={"NCCL_IB_HCA": "^=mlx5_0"})[0]
 
 
-# --- Runtime, ports, the rest -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        "docker pull vllm/vllm-openai:nightly",
-        "",
-        "-v",
-        "--privileged",
-        "a b",
-        "A/B:1",
-        "x:y:z",
-        "a@sha256:0",
-    ],
-)
-def test_what_is_no_image_reference_is_refused(image: str) -> None:
-    found = errors("vllm", runtime={"kind": "container", "image": image})
-    assert [error.split(":")[0] for error in found] == ["runtime.image"]
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        "vllm/vllm-openai-rocm:nightly",
-        "busybox",
-        "registry.example:5000/team/vllm:v1.2_3-4",
-        "localhost/sim:1",
-        "ghcr.io/a/b@sha256:" + "0" * 64,
-    ],
-)
-def test_image_references_are_accepted(image: str) -> None:
-    assert errors("vllm", runtime={"kind": "container", "image": image}) == []
-
-
-@pytest.mark.parametrize("mount", ["/a", "a:/b", "/a:b", "/a:/b:rx", "/a,x:/b"])
-def test_what_is_no_mount_is_refused(mount: str) -> None:
-    runtime = {"kind": "container", "image": "a:1", "mounts": [mount]}
-    assert [e.split(":")[0] for e in errors("vllm", runtime=runtime)] == ["runtime.mounts[0]"]
+# --- Ports, the rest --------------------------------------------------------------------------
 
 
 def test_an_unknown_engine_lists_the_known_ones() -> None:

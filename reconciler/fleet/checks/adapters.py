@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from engines import adapters
 from reconciler.core.changes import Reason
 from reconciler.core.model import Node, Placement, Profile
 from reconciler.fleet.findings import Finding, listed, quoted
 from reconciler.fleet.repo import Entry, Repo
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-ADAPTERS = "NCCL_IB_HCA"
 
 
 def check(repo: Repo) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def check(repo: Repo) -> Iterator[Finding]:
     naming = {
         name: profile
         for name, profile in repo.values("Profile").items()
-        if ADAPTERS in profile.env or any(variable in profile.env for variable in INTERFACES)
+        if _named(profile) or any(variable in profile.env for variable in INTERFACES)
     }
     if not naming:
         return
@@ -45,38 +45,43 @@ def _may_run(placement: Placement, node: Node) -> bool:
 
 
 def _adapters(repo: Repo, entry: Entry, profile: Profile, nodes: list[Node]) -> Iterator[Finding]:
-    value = profile.env.get(ADAPTERS, "")
-    if not value or value[0] == "^" or "$(" in value:
-        return
-    wrong: dict[str, list[str]] = {}
-    for node in nodes:
+    wrong: dict[tuple[str, str], list[str]] = {}
+    named = _named(profile)
+    for node in nodes if named else ():
         own = node.fabrics.get(entry.value.fabric)
-        mine = {adapter.name for adapter in own.adapters} if own else set()
-        for name, fabric in _elsewhere(node, mine).items():
-            if _takes(value, name):
-                wrong.setdefault(f"{name} of fabric {fabric}", []).append(node.name)
-    for what, names in wrong.items():
-        where = listed(names, 3)
-        message = f"profile {profile.name} sets {ADAPTERS}={value}, which takes {what} on {where}"
-        hint = "leave the variable out: each node gets the adapters of the placement's fabric"
+        others = _elsewhere(node, {(a.name, a.port) for a in own.adapters} if own else set())
+        for what, value in named if others else ():
+            for name, port in adapters.taken(what, value, others):
+                taken = f"{name}:{port} of fabric {others[name, port]}"
+                wrong.setdefault((f"{what}={value}", taken), []).append(node.name)
+    for (said, taken), names in wrong.items():
+        where = listed(list(dict.fromkeys(names)), 3)
+        message = f"profile {profile.name} sets {said}, which takes {taken} on {where}"
+        hint = "leave it out: each node gets the adapters of the placement's fabric"
         yield repo.finding(entry, ("profile",), message, hint, reason=Reason.INFEASIBLE)
 
 
-def _elsewhere(node: Node, mine: set[str]) -> Mapping[str, str]:
+def _named(profile: Profile) -> list[tuple[str, str]]:
+    """What the profile says itself, for all ranks or some; references are each node's own."""
+    found = [
+        pair
+        for env, args in (
+            (profile.env, profile.args),
+            (profile.leader.env, profile.leader.args),
+            (profile.worker.env, profile.worker.args),
+        )
+        for pair in adapters.named(profile.engine, env, args)
+    ]
+    return [(what, value) for what, value in found if "$(" not in value]
+
+
+def _elsewhere(node: Node, mine: set[adapters.Port]) -> Mapping[adapters.Port, str]:
     return {
-        adapter.name: name
+        (adapter.name, adapter.port): name
         for name, fabric in node.fabrics.items()
         for adapter in fabric.adapters
-        if adapter.name not in mine
+        if (adapter.name, adapter.port) not in mine
     }
-
-
-def _takes(value: str, name: str) -> bool:
-    """NCCL matches by prefix, unless the list starts with `=`."""
-    wanted = [part.split(":", 1)[0] for part in value.lstrip("=").split(",")]
-    if value[0] == "=":
-        return name in wanted
-    return any(part and name.startswith(part) for part in wanted)
 
 
 def _interfaces(repo: Repo, entry: Entry, profile: Profile, nodes: list[Node]) -> Iterator[Finding]:

@@ -78,6 +78,9 @@ def _gpus(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Itera
         message = f"{len(inventory.ids)} ids for {inventory.count} GPUs"
         hint = "give one id a GPU, or none"
         yield repo.finding(entry, ("gpus", "ids"), message, hint, reason=failed)
+    if inventory.source == "nvml" and inventory.visible_by:
+        message = "visible_by is only for source 'declared'; with NVML it is CUDA_VISIBLE_DEVICES"
+        yield repo.finding(entry, ("gpus", "visible_by"), message, "remove it", reason=failed)
     for index, gpu in enumerate(inventory.ids):
         if gpu.startswith("MIG-"):
             message = f"{quoted(gpu)} is a MIG instance; these are not placed yet"
