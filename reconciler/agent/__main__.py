@@ -23,7 +23,8 @@ def bootstrapped(
 
     try:
         former = node.distinct_roots(root, previous)
-        found = node.Node(node.identity(os.environ), root, agent, runs_from, former)
+        log = node.kernel_log(os.environ)
+        found = node.Node(node.identity(os.environ), root, agent, runs_from, former, log)
         why = node.unsuitable_root(root, os.environ)
     except OSError as error:
         found, why = None, "this machine has no identity: %s" % error

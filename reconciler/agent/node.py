@@ -41,6 +41,7 @@ class Node(NamedTuple):
     """Where it is run from: `agent`, or a copy in memory on a node that cannot store it."""
     previous: Tuple[str, ...] = ()
     """Former roots: launches live on there and are stopped there; none is started there."""
+    kernel_log: str = "/dev/kmsg"
 
     @property
     def roots(self) -> Tuple[str, ...]:
@@ -91,6 +92,12 @@ def identity(env: Mapping[str, str]) -> Identity:
         return Identity(machine, _first_line([os.path.join(folder, "boot_id")]))
     machine = _first_line(["/etc/machine-id", "/var/lib/dbus/machine-id"])
     return Identity(machine, _first_line(["/proc/sys/kernel/random/boot_id"]))
+
+
+def kernel_log(env: Mapping[str, str]) -> str:
+    """Where the kernel's log is read. Nodes that share one kernel have one of their own each."""
+    folder = env.get("RECONCILE_IDENTITY_DIR", "")
+    return os.path.join(folder, "kmsg") if folder else "/dev/kmsg"
 
 
 def _first_line(paths: List[str]) -> str:

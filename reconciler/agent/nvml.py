@@ -11,7 +11,7 @@ import ctypes
 import time
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
-from . import links
+from . import kmsg, links
 from .wire import Json
 
 _HUGE = 1 << 62
@@ -27,10 +27,17 @@ class Gpus:
 
     def __init__(self) -> None:
         self._nvml: Any = None
+        self._log = kmsg.KernelLog()
         self._links: Tuple[float, List[str], List[Optional[int]]] = (0.0, [], [])
 
-    def look(self) -> Iterator[Json]:
-        """`driver`, then `gpu` per GPU with its identity, `state` per GPU, and `links`."""
+    def look(self, kernel_log: str) -> Iterator[Json]:
+        """`log`, `driver`, then `gpu` per GPU with its identity, `state` per GPU, and `links`.
+
+        The kernel's log comes first (empty `kernel_log`: it is not asked for): it cannot hang, and
+        it says why NVML does.
+        """
+        if kernel_log:
+            yield {"log": self._log.look(kernel_log)}
         nvml = self._open()
         if nvml is None:
             yield {"driver": "", "cuda": "", "count": 0}
@@ -90,12 +97,13 @@ class Gpus:
         remapped = _maybe(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle))
         if remapped is not None and remapped[3]:
             state["error"] = "row remapping failed: the GPU needs to be replaced"
+        state["recovery"] = _recovery(nvml, handle)
         state["warnings"] = _warnings(nvml, handle, remapped)
         return state
 
 
 def _warnings(nvml: Any, handle: Any, remapped: Any) -> List[str]:
-    """What will cost this GPU soon. Past Xid errors are in the kernel's log only: not told here."""
+    """What will cost this GPU soon."""
     found = []
     errors = _maybe(
         nvml,
@@ -110,6 +118,17 @@ def _warnings(nvml: Any, handle: Any, remapped: Any) -> List[str]:
     if _maybe(nvml, lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)):
         found.append("a page waits to be retired: reset the GPU or reboot")
     return found
+
+
+def _recovery(nvml: Any, handle: Any) -> Optional[int]:
+    """What the driver wants done with the GPU (0: nothing); drivers of branch 565 and newer say."""
+    values = _maybe(
+        nvml,
+        lambda: nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]),
+    )
+    if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
 
 
 def _identify(nvml: Any, index: int) -> Tuple[Any, Json]:

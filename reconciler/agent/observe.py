@@ -44,7 +44,7 @@ class Observer:
     def __init__(self, node: Node, probes: Probes) -> None:
         self.node = node
         self.cache = store.Cache()
-        self.gpus = GpuLooks(probes.nvml)
+        self.gpus = GpuLooks(probes.nvml, node.kernel_log)
         self._probes = probes
         self._marks = procs.Marks()
         self._last_full = float("-inf")

@@ -47,7 +47,7 @@ def _say(part: Json) -> None:
 
 def _nvml_ask() -> Callable[[Json], Iterator[Json]]:
     gpus = nvml.Gpus()
-    return lambda request: gpus.look()
+    return lambda request: gpus.look(str(request.get("kernel_log", "")))
 
 
 def _system_ask() -> Callable[[Json], Iterator[Json]]:

@@ -151,7 +151,8 @@ class GpuInventory:
     source: str = "nvml"
     """nvml: observed by the driver; declared: `ids` are the inventory (no NVML for them)."""
     ids: tuple[str, ...] = ()
-    """declared: the GPUs' names; empty: `<node>-gpu-<n>`."""
+    """declared: the GPUs' names; empty: `<node>-gpu-<n>`. nvml: the UUIDs that should be there, so
+    that a missing one can be named; empty: only the count is held against what is seen."""
     memory_gib: int = 0
     """0: not known."""
     capability: str = ""

@@ -180,11 +180,26 @@ class GpuProcess:
 
 
 @dataclass(frozen=True)
+class XidSeen:
+    """A kind of fault that the driver wrote into the kernel's log about a GPU since boot."""
+
+    code: int
+    count: int = 1
+    at_s: float = 0.0
+    """When it was last written, in seconds after boot by the kernel's clock. For people."""
+    text: str = ""
+    """The driver's own words, of the last time."""
+    fatal: bool = False
+    """It still keeps the GPU from being used; `GpuSeen.error` says so too."""
+
+
+@dataclass(frozen=True)
 class GpuSeen:
     """One GPU as NVML shows it."""
 
     uuid: str
     index: int
+    """NVML's; -1: the kernel's log names a GPU that fell off its bus and NVML no longer lists."""
     name: str = ""
     memory_mib: int | None = None
     used_mib: int | None = None
@@ -201,6 +216,8 @@ class GpuSeen:
     """PCI address as NVML writes it, `00000000:1B:00.0`; the kernel's log names a GPU by it."""
     numa_node: int | None = None
     """None: the machine has one, or does not tell."""
+    xids: tuple[XidSeen, ...] | None = None
+    """Hardware faults of this GPU in the kernel's log. None: the log could not be read."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +228,8 @@ class GpusPart:
     error: str = ""
     driver: str = ""
     cuda: str = ""
+    xid_error: str = ""
+    """Why past Xid errors are not known (a login that may not read the kernel's log)."""
 
 
 @dataclass(frozen=True)

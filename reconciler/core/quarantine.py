@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reconciler.core.endings import Ending
-from reconciler.core.model import Desired
+from reconciler.core.model import Desired, Node
 from reconciler.core.observed import NodeAnswer, Observed
 from reconciler.core.verdict import JudgedReplica, Quarantine, Verdict
 from reconciler.core.views import Sighting
@@ -116,17 +116,17 @@ def _lost_gpus(
         if node is None or answer is None or node.gpus.source == "declared" or answer.gpus.error:
             continue
         broken = [g for g in answer.gpus.items if g.error]
+        nameless = sum(1 for g in broken if not g.uuid)
+        missing = max(0, node.gpus.count - len(answer.gpus.items)) if answer.gpus.items else 0
+        unseen = _unseen(launches, node, answer) if nameless or missing else []
         if broken:
             kinds = " and ".join(sorted({g.error for g in broken}))
-            gpus = tuple(sorted(g.uuid for g in broken))
+            named = sorted(g.uuid for g in broken if g.uuid)
+            gpus = (*named, *_as_many(unseen[:nameless], nameless))
             yield _Finding(name, gpus, f"{_of(answer, node.gpus.count)}: {kinds}")
-        missing = node.gpus.count - len(answer.gpus.items)
-        if missing > 0 and answer.gpus.items:
-            yield _Finding(
-                name,
-                _missing(launches, name, answer, missing),
-                f"{len(answer.gpus.items)} of {node.gpus.count} GPUs are seen",
-            )
+        if missing:
+            seen = f"{len(answer.gpus.items)} of {node.gpus.count} GPUs are seen"
+            yield _Finding(name, _as_many(unseen[nameless:], missing), seen)
 
 
 def _of(answer: NodeAnswer, count: int) -> str:
@@ -134,14 +134,19 @@ def _of(answer: NodeAnswer, count: int) -> str:
     return f"{good} of {count} GPUs work"
 
 
-def _missing(
-    launches: Sequence[Launch], node: str, answer: NodeAnswer, count: int
-) -> tuple[str, ...]:
-    """By name where a record names them; a GPU that is not seen gets nothing new in any case."""
+def _unseen(launches: Sequence[Launch], node: Node, answer: NodeAnswer) -> list[str]:
+    """GPUs that the inventory or a record names and the node does not."""
     seen = {g.uuid for g in answer.gpus.items}
-    named = sorted(set(_gpus((s for s, _ in launches), node)) - seen)[:count]
-    unnamed = count - len(named)
-    return (*named, *((f"({unnamed} not seen)",) if unnamed else ()))
+    listed = sorted(set(node.gpus.ids) - seen)
+    recorded = set(_gpus((s for s, _ in launches), node.name)) - seen - set(listed)
+    return [*listed, *sorted(recorded)]
+
+
+def _as_many(names: Sequence[str], count: int) -> tuple[str, ...]:
+    """Never empty, which would be the whole node. What nobody names gets nothing new in any case:
+    it is not seen."""
+    unnamed = count - len(names[:count])
+    return (*names[:count], *((f"({unnamed} not seen)",) if unnamed else ()))
 
 
 # --- Stuck processes ----------------------------------------------------------------------------

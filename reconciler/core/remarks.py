@@ -49,7 +49,9 @@ def lacking_gpus(desired: Desired, access: Access) -> list[str]:
             continue
         good = sum(not gpu.error for gpu in answer.gpus.items)
         if good != node.gpus.count:
-            lost = ", ".join(f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error)
+            told = [f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error]
+            absent = sorted(set(node.gpus.ids) - {g.uuid for g in answer.gpus.items})
+            lost = ", ".join([*told, *(f"{uuid} (not seen)" for uuid in absent)])
             text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
             found.append(f"{text}: {lost}" if lost else text)
     return found

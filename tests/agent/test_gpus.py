@@ -29,6 +29,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+FELL = "GPU has fallen off the bus"
+
+
 class GpuNode:
     """A node with eight GPUs, each described by a line of the stand-in's file."""
 
@@ -54,6 +57,22 @@ class GpuNode:
     def link(self, groups: str) -> None:
         """For each GPU the number of its NVLink group or `-`; or `old`: the driver cannot tell."""
         self.file.with_name("links").write_text(groups)
+
+    def logs(self, *lines: str) -> None:
+        """Lines of the kernel's log, each with the facility of the kernel."""
+        with (self.node.identity / "kmsg").open("a") as file:
+            file.writelines(f"4,{n},{60 + n}000000,-;{line}\n" for n, line in enumerate(lines))
+
+    def falls(self, index: int, *, named: bool = True) -> None:
+        """The driver says that this GPU fell off its bus."""
+        bus = f"PCI:0000:{index + 1:02x}:00"
+        if named:
+            self.logs(f"NVRM: GPU at {bus}: {UUIDS[index]}")
+        self.logs(f"NVRM: Xid ({bus}): 79, pid='<unknown>', name=<unknown>, {FELL}.")
+
+    def runs(self, driver: str) -> None:
+        """The driver's version."""
+        self.file.with_name("driver").write_text(driver)
 
     def look(self, deadline_s: float = 20.0) -> GpusPart:
         answer = self.node.ask("observe", parts=["gpus", "shards"], deadline_s=deadline_s)
@@ -169,6 +188,84 @@ def test_a_lost_gpu_is_in_no_group_and_leaves_the_others_in_theirs(
 def test_gpus_are_told_with_their_pci_address(gpus: GpuNode) -> None:
     first = gpus.look().items[0]
     assert first.bus == "00000000:01:00.0"
+
+
+# --- Xid errors in the kernel's log -------------------------------------------------------------
+
+
+def test_a_log_that_cannot_be_read_is_told_and_says_nothing_of_the_gpus(gpus: GpuNode) -> None:
+    part = gpus.look()
+    assert part.xid_error.endswith("kmsg: No such file or directory")
+    assert {gpu.xids for gpu in part.items} == {None}
+    gpus.logs("a line of another device")
+    part = gpus.look()
+    assert part.xid_error == ""
+    assert {gpu.xids for gpu in part.items} == {()}
+
+
+def test_a_gpu_that_its_driver_gave_up_is_not_used_though_nvml_still_answers(gpus: GpuNode) -> None:
+    gpus.runs("535.129.03")
+    gpus.falls(4)
+    part = gpus.look()
+    said = [gpu.error for gpu in part.items]
+    assert said == ["", "", "", "", f"Xid 79, {FELL}; reboot the node", "", "", ""]
+    (fault,) = part.items[4].xids or ()
+    assert (fault.code, fault.count, fault.fatal, fault.text) == (79, 1, True, f"{FELL}.")
+    with pytest.raises(Refused, match=f"GPU {UUIDS[4]}: Xid 79"):
+        gpus.node.start(on_gpu(Specs(gpus.node).shell("job-0-aaaaa", ["sleep", "60"]), UUIDS[4]))
+
+
+def test_a_lost_gpu_is_told_with_the_reason_of_its_driver(gpus: GpuNode) -> None:
+    gpus.set(5, "lost")
+    gpus.falls(5)
+    assert gpus.look().items[5].error == f"lost: Xid 79, {FELL}; reboot the node"
+
+
+def test_a_gpu_without_a_handle_is_named_by_the_kernels_log(gpus: GpuNode) -> None:
+    gpus.set(2, "fallen")
+    assert gpus.look().items[2].uuid == ""
+    gpus.falls(2)
+    item = gpus.look().items[2]
+    assert (item.uuid, item.bus) == (UUIDS[2], "0000:03:00")
+    assert item.error == f"lost: Xid 79, {FELL}; reboot the node"
+
+
+def test_a_gpu_that_is_no_longer_listed_is_named_and_the_others_keep_their_names(
+    gpus: GpuNode,
+) -> None:
+    gpus.set(2, "gone")
+    assert len(gpus.look().items) == 7
+    gpus.falls(2)
+    part = gpus.look()
+    left = [uuid for uuid in UUIDS if uuid != UUIDS[2]]
+    assert [(g.uuid, g.index) for g in part.items] == [
+        *((uuid, index) for index, uuid in enumerate(left)),
+        (UUIDS[2], -1),
+    ]
+    assert part.items[-1].error.startswith("NVML no longer lists it: Xid 79")
+    assert {gpu.error for gpu in part.items[:-1]} == {""}
+
+
+def test_a_gpu_that_nobody_names_is_not_made_up(gpus: GpuNode) -> None:
+    gpus.set(2, "gone")
+    gpus.falls(2, named=False)
+    assert len(gpus.look().items) == 7
+
+
+def test_a_gpu_is_used_again_once_the_driver_says_so(gpus: GpuNode) -> None:
+    gpus.falls(1)
+    gpus.set(1, "reboot")
+    assert gpus.look().items[1].error == f"Xid 79, {FELL}; reboot the node"
+    # Reset, and no word of it in the log.
+    gpus.set(1, "ok")
+    item = gpus.look().items[1]
+    assert item.error == ""
+    assert item.warnings == (f"Xid 79, {FELL}, last 60 s after boot",)
+
+
+def test_a_gpu_that_its_driver_wants_reset_is_not_used(gpus: GpuNode) -> None:
+    gpus.set(6, "reset")
+    assert gpus.look().items[6].error == "the driver asks for a reset of the GPU"
 
 
 def test_a_gpu_that_hangs_is_unknown_and_does_not_hold_up_the_look(gpus: GpuNode) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from reconciler.core import observed as seen
 from reconciler.core.verdict import Brake, Quarantine
 from tests.core.ask_diff import judged, verdict
+from tests.core.ask_plan import planned
 from tests.core.build_world import World, gpu_ids, gpus_part
 
 NODES = ("gpu-a", "gpu-b", "gpu-c", "gpu-d", "gpu-e", "gpu-f")
@@ -197,6 +200,31 @@ def test_a_gpu_that_is_missing_against_the_inventory_is_named_where_a_record_nam
     assert "7 of 8 GPUs are seen" in found.reason
     [found] = quarantines(world.launch("chat-0", on="gpu-a"))
     assert found.gpus == ("GPU-gpu-a-0",)
+
+
+def test_a_gpu_that_is_missing_is_named_by_the_inventory_where_that_lists_uuids() -> None:
+    listed = dataclasses.replace(FLEET.nodes["gpu-a"].gpus, ids=gpu_ids("gpu-a"))
+    world = without("GPU-gpu-a-5").edit_node("gpu-a", gpus=listed)
+    [found] = quarantines(world)
+    assert (found.gpus, found.reason) == (("GPU-gpu-a-5",), "7 of 8 GPUs are seen")
+    assert planned(world).warnings == ("node gpu-a: degraded, 7 of 8 GPUs: GPU-gpu-a-5 (not seen)",)
+
+
+def test_a_gpu_without_a_handle_is_named_by_what_is_missing() -> None:
+    part = gpus_part("gpu-a", FLEET.nodes["gpu-a"])
+    items = tuple(
+        seen.GpuSeen(uuid="", index=0, error="lost") if g.index == 0 else g for g in part.items
+    )
+    world = FLEET.answers_with("gpu-a", gpus=seen.GpusPart(items=items))
+    [found] = quarantines(world)
+    assert found.gpus == ("(1 not seen)",)
+    [found] = quarantines(world.launch("chat-0", on="gpu-a"))
+    assert (found.gpus, found.reason) == (("GPU-gpu-a-0",), "7 of 8 GPUs work: lost")
+    # One more that is not listed at all: two of them, and still not the whole node.
+    fewer = FLEET.answers_with("gpu-a", gpus=seen.GpusPart(items=items[:-1]))
+    [found] = quarantines(fewer)
+    assert found.gpus == ("(1 not seen)",)
+    assert "7 of 8 GPUs are seen" in found.reason
 
 
 def test_gpus_that_could_not_be_read_and_a_node_without_driver_are_no_loss() -> None:

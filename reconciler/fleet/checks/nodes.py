@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import re
 from collections.abc import Iterator
 
 from reconciler.core.changes import Reason
@@ -23,6 +24,9 @@ HOST_KEY_TYPES = (
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )
 """Key types as OpenSSH 9 names them in `ssh-keyscan`'s answer; DSA is refused everywhere today."""
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""As nvmlDeviceGetUUID writes it (NVML API reference)."""
 
 _DOCUMENTATION = tuple(
     ipaddress.ip_network(n)
@@ -71,10 +75,7 @@ def _gpus(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Itera
     inventory = node.gpus
     path: Path
     failed = Reason.SCHEMA_FAILED
-    if inventory.source == "nvml" and inventory.ids:
-        message = "ids are only for source 'declared'; the driver names its GPUs itself"
-        yield repo.finding(entry, ("gpus", "ids"), message, "remove them", reason=failed)
-    elif inventory.ids and len(inventory.ids) != inventory.count:
+    if inventory.ids and len(inventory.ids) != inventory.count:
         message = f"{len(inventory.ids)} ids for {inventory.count} GPUs"
         hint = "give one id a GPU, or none"
         yield repo.finding(entry, ("gpus", "ids"), message, hint, reason=failed)
@@ -86,6 +87,10 @@ def _gpus(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> Itera
             message = f"{quoted(gpu)} is a MIG instance; these are not placed yet"
             path = ("gpus", "ids", index)
             yield repo.finding(entry, path, message, "list whole GPUs", reason=Reason.INFEASIBLE)
+        elif inventory.source == "nvml" and not _UUID.fullmatch(gpu):
+            message = f"{quoted(gpu)} is no UUID of a GPU, and the driver names its GPUs itself"
+            hint = "list what `nvidia-smi -L` shows on the node, or remove the ids"
+            yield repo.finding(entry, ("gpus", "ids", index), message, hint, reason=failed)
         known = seen.setdefault(gpu, entry)
         if known is not entry:
             message = f"{known.subject} has the GPU {quoted(gpu)} too"

@@ -1,10 +1,13 @@
 /* A stand-in for libnvidia-ml.so.1: what pynvml asks, answered from a file that a test writes.
  *
  * The file `gpus` beside the library: each line is one GPU, `uuid state pid,pid,... used_mib`, where
- * state is ok, ecc (two uncorrected errors), pending (a row and a page to be given up), lost (known by its handle, lost when asked), fallen (no handle at all) or hangs.
+ * state is ok, ecc (two uncorrected errors), pending (a row and a page to be given up), reset and
+ * reboot (the driver asks for one; the branches before 565 do not say), lost (known by its handle, lost when
+ * asked), fallen (no handle at all), gone (not listed) or hangs.
  * The file `links` beside it, where there is one: for each GPU the number of its NVLink group, or `-`
  * (PCIe only), or the one word `old` (a driver that does not know the question). Without it all are
  * linked, as on one NVSwitch.
+ * The file `driver` beside it, where there is one: the driver's version (else 570.00).
  * The structures are those of NVML 12 (nvml.h), as pynvml declares them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,9 +20,16 @@ enum { OK = 0, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13
 enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5, P2P_NVLINK = 2 };
 enum { MAX_GPUS = 16, MAX_PIDS = 8 };
 
-struct gpu { char uuid[80]; char state[16]; unsigned pids[MAX_PIDS]; unsigned count; unsigned used_mib; };
+enum { RECOVERY_ACTION = 230, UNSIGNED = 1 };
+struct gpu { char uuid[80]; char state[16]; unsigned pids[MAX_PIDS]; unsigned count, used_mib, bus; };
 struct memory { unsigned long long total, free, used; };
 struct process { unsigned pid; unsigned long long used; unsigned instance, compute; };
+struct field {
+    unsigned id, scope;
+    long long timestamp, latency;
+    int type, code;
+    union { unsigned number; unsigned long long room; } value;
+};
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 
 static struct gpu gpus[MAX_GPUS];
@@ -40,6 +50,7 @@ static FILE *beside(const char *name)
 static int load(void)
 {
     char pids[256];
+    unsigned line = 0;
     FILE *file = beside("gpus");
     if (!file)
         return DRIVER_NOT_LOADED;
@@ -52,7 +63,9 @@ static int load(void)
         for (char *part = strtok(pids, ","); part && gpu->count < MAX_PIDS; part = strtok(NULL, ","))
             if (atoi(part) > 0)
                 gpu->pids[gpu->count++] = (unsigned)atoi(part);
-        count++;
+        gpu->bus = ++line;
+        if (strcmp(gpu->state, "gone") != 0)
+            count++;
     }
     fclose(file);
     return OK;
@@ -64,7 +77,18 @@ int nvmlInitWithFlags(unsigned flags) { (void)flags; return load(); }
 int nvmlInit_v2(void) { return load(); }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { return code == GPU_IS_LOST ? "GPU is lost" : "error"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "570.00"); return OK; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size)
+{
+    char version[32] = "570.00";
+    FILE *file = beside("driver");
+    if (file && fscanf(file, "%31s", version) != 1)
+        version[0] = 0;
+    if (file)
+        fclose(file);
+    snprintf(text, size, "%s", version);
+    return OK;
+}
+
 int nvmlSystemGetCudaDriverVersion(int *version) { *version = 12080; return OK; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return OK; }
 
@@ -99,7 +123,7 @@ int nvmlDeviceGetName(struct gpu *gpu, char *text, unsigned size)
 int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci *pci)
 {
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", (unsigned)(gpu - gpus) + 1);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", gpu->bus);
     return OK;
 }
 
@@ -140,6 +164,19 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(struct gpu *gpu, unsigned *found, s
 int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, int type, int counter, unsigned long long *found)
 {
     *found = type == 1 && counter == 0 && is(gpu, "ecc") ? 2 : 0;
+    return OK;
+}
+
+int nvmlDeviceGetFieldValues(struct gpu *gpu, int asked, struct field *values)
+{
+    char version[32];
+    nvmlSystemGetDriverVersion(version, sizeof version);
+    for (int i = 0; i < asked; i++) {
+        int known = values[i].id == RECOVERY_ACTION && atoi(version) >= 565;
+        values[i].code = known ? OK : NOT_SUPPORTED;
+        values[i].type = UNSIGNED;
+        values[i].value.number = is(gpu, "reset") ? 1 : is(gpu, "reboot") ? 2 : 0;
+    }
     return OK;
 }
 
