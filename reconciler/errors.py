@@ -48,6 +48,10 @@ class GitError(ReconcileError):
     """The repository could not be read or fetched (FetchFailed, AuthenticationFailed)."""
 
 
+class DamagedRepo(GitError):
+    """Objects that the repository should have are missing or cannot be read."""
+
+
 class InvalidFleet(ReconcileError):
     """The fleet repo does not validate; `findings` holds every finding."""
 

@@ -148,7 +148,7 @@ class Session:
             if head.desired is not None:
                 return head.desired
         head = read_head(self.source, self.ref)
-        found = head.desired or inventory(self.source, head.revision)
+        found = head.desired or inventory(self.source, head, self.ref)
         if found is not None:
             return found
         message = head.error.message if head.error else "no revision"

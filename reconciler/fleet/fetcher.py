@@ -72,9 +72,13 @@ class Fetcher:
 
     def fetch(self) -> bool:
         """Make the mirror equal to the remote; whether anything changed. GitError."""
-        self.mirror.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         request = {"url": self.url, "mirror": str(self.mirror), "anew": self.anew}
-        answer = self._ask(json.dumps(request).encode() + b"\n")
+        try:
+            self.mirror.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            answer = self._ask(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            hint = "look at the disk of the cache folder, or set RECONCILE_CACHE_DIR"
+            answer = {"message": f"{self.mirror}: {error.strerror}", "hint": hint}
         if answer.get("ok") is True:
             self.anew = False
             return bool(answer.get("changed", True))
@@ -109,6 +113,9 @@ class Fetcher:
         except OSError as error:
             answer = None
             reason = f"the fetching process ended: {error.strerror}"
+        except ValueError:
+            answer = None
+            reason = "the fetching process said what is no answer"
         else:
             reason = f"no answer within {self.timeout_s:g} s"
         if answer is None:

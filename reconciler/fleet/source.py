@@ -19,9 +19,10 @@ import pygit2
 from pygit2.enums import SortMode
 
 from reconciler.core.model import Desired, Revision
-from reconciler.errors import GitError, InvalidFleet
+from reconciler.errors import DamagedRepo, GitError, InvalidFleet
 from reconciler.fleet.fetcher import Fetcher, has_password, shown_url
 from reconciler.fleet.findings import Finding, errors, listed, nearest, quoted, summary
+from reconciler.fleet.followed import Followed
 from reconciler.fleet.limits import Limits
 from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_plain
 from reconciler.fleet.load import Loaded, inventory, load
@@ -38,6 +39,9 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 MAX_PARENTS = 1_000_000
 """Commits looked at for the first one; a longer history reads as unknown."""
 
+RECENT = 3
+"""Revisions that are kept as they were read: head, the one in force, and one before."""
+
 
 class Source:
     """One repo: a path, or an `ssh://`, `https://` or `file://` URL."""
@@ -48,6 +52,7 @@ class Source:
         folder: Path | None,
         prefix: str,
         fetcher: Fetcher | None,
+        followed: Followed,
     ) -> None:
         self._repo = repo
         self._folder = folder
@@ -55,6 +60,9 @@ class Source:
         self._prefix = prefix
         """The fleet's folder from the repository's top, with `/` at the end; empty: the top."""
         self._fetcher = fetcher
+        self._followed = followed
+        self._recent: dict[str, Desired] = {}
+        """By commit, the last read last: a mirror that is lost meanwhile costs no repair."""
         self._roots: dict[str, str] = {}
         self._memory = Memory()
         self._last: tuple[pygit2.Oid, Callable[..., Loaded], Loaded] | None = None
@@ -78,10 +86,11 @@ class Source:
                     f"take it out of the URL and put it into ~/.netrc (machine {host} login … "
                     "password …); if others could read it, make a new one",
                 )
-            name = hashlib.sha256(location.encode()).hexdigest()[:24]
+            name = _name(location)
             mirror = cache_dir / f"{name}.git"
             fetcher = Fetcher(location, mirror, timeout_s)
-            return cls(_open_mirror(mirror), None, "", fetcher)
+            followed = Followed(cache_dir / f"{name}.followed.json")
+            return cls(_open_mirror(mirror), None, "", fetcher, followed)
         if _OTHER_URL.match(location):
             raise GitError(
                 f"repo {quoted(shown_url(location))}",
@@ -92,25 +101,26 @@ class Source:
             host, _, path = location.partition(":")
             hint = f"write ssh://{host}/{path}"
             raise GitError(f"repo {quoted(location)}", "it is not a path or URL", hint)
-        return cls._open_path(Path(location))
+        return cls._open_path(Path(location), cache_dir)
 
     @classmethod
-    def _open_path(cls, path: Path) -> Source:
+    def _open_path(cls, path: Path, cache_dir: Path) -> Source:
         try:
             is_folder = path.is_dir()
         except OSError as error:
             raise GitError(f"repo {path}", f"cannot be read: {error.strerror}") from error
         if not is_folder:
             raise GitError(f"repo {path}", "no such folder", "give the folder of the fleet repo")
+        followed = Followed(cache_dir / f"{_name(str(path.resolve()))}.followed.json")
         found = pygit2.discover_repository(str(path))
         if found is None:
-            return cls(None, path.resolve(), "", None)
+            return cls(None, path.resolve(), "", None, followed)
         try:
             repo = pygit2.Repository(found)
         except pygit2.GitError as error:
             raise _git_error(f"repo {path}", error) from error
         if repo.is_bare or repo.workdir is None:
-            return cls(repo, None, "", None)
+            return cls(repo, None, "", None, followed)
         folder, top = path.resolve(), Path(repo.workdir).resolve()
         if folder.is_relative_to(Path(repo.path).resolve()):
             folder = top  # the repository's own folder (`.git`) stands for what it is of
@@ -121,7 +131,7 @@ class Source:
                 f"give {top}",
             )
         inside = folder.relative_to(top).as_posix()
-        return cls(repo, folder, "" if inside == "." else f"{inside}/", None)
+        return cls(repo, folder, "" if inside == "." else f"{inside}/", None, followed)
 
     # --- revisions ---
 
@@ -131,6 +141,28 @@ class Source:
             changed = self._fetcher.fetch()
             if changed or self._repo is None:
                 self._repo = _open_mirror(self._fetcher.mirror)
+
+    def renew(self) -> bool:
+        """Fetch all of it into a new mirror in place of a damaged one; False: there is no mirror,
+        and a person's repository is not ours to repair. GitError: the old one stays."""
+        if self._fetcher is None:
+            return False
+        self._distrust()
+        self._fetcher.fetch()
+        if self._repo is not None:
+            # libgit2 keeps a pack open by its path for as long as anybody uses it: without this the
+            # new pack, which has the same name, would be read as the old one.
+            self._repo.free()
+        self._repo, self._last, self._roots = _open_mirror(self._fetcher.mirror), None, {}
+        return True
+
+    def keep(self, ref: str | None, revision: Revision) -> None:
+        """`revision`, found under `ref`, is in force: to be known when `ref` names nothing."""
+        self._followed.put(ref, revision)
+
+    def kept(self, ref: str | None) -> tuple[Revision, ...]:
+        """What was in force under `ref` at last; under others where `ref` was never followed."""
+        return self._followed.get(ref)
 
     def close(self) -> None:
         """End the child that fetches, if there is one."""
@@ -270,12 +302,28 @@ class Source:
 
     def load(self, revision: Revision) -> Desired:
         """The fleet at a commit. Raises InvalidFleet with every finding, or GitError."""
-        return self._checked(self.check(revision), str(revision))
+        try:
+            found = self._checked(self.check(revision), str(revision))
+        except GitError as error:
+            return self._as_read(revision, error)
+        self._recent.pop(revision.commit, None)
+        self._recent = dict([*self._recent.items(), (revision.commit, found)][-RECENT:])
+        return found
+
+    def _as_read(self, revision: Revision, error: GitError) -> Desired:
+        """As it was read before, where it cannot be read any more. Raises `error`."""
+        found = self._recent.get(revision.commit)
+        if found is None:
+            raise error
+        return replace(found, revision=revision)
 
     def load_inventory(self, revision: Revision) -> Desired:
         """Its Fleet and Node documents only: to look at the nodes under a revision that does not
         validate, never to act. Raises InvalidFleet or GitError."""
-        return self._checked(self.check(revision, inventory), str(revision))
+        try:
+            return self._checked(self.check(revision, inventory), str(revision))
+        except GitError as error:
+            return self._as_read(revision, error)
 
     @property
     def has_worktree(self) -> bool:
@@ -407,9 +455,15 @@ def _open_mirror(path: Path) -> pygit2.Repository | None:
         return None
 
 
+def _name(location: str) -> str:
+    """Of its files in the cache folder."""
+    return hashlib.sha256(location.encode()).hexdigest()[:24]
+
+
 def _git_error(subject: str, error: Exception) -> GitError:
     text = str(error).strip("'\"") or type(error).__name__
     if "unknown object format" in text:
         message = "its objects are named by SHA-256, which is not read yet"
         return GitError(subject, message, "use a repository with SHA-1 names, git's default")
-    return GitError(subject, f"git cannot read it: {text}", "look at the repository with git fsck")
+    hint = "look at the repository with git fsck"
+    return DamagedRepo(subject, f"git cannot read it: {text}", hint)

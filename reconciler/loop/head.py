@@ -6,11 +6,12 @@ A bad commit must be told loudly and must not end a pass, because repairs go on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from reconciler.core.model import Desired, Revision
-from reconciler.errors import GitError, InvalidFleet
+from reconciler.errors import DamagedRepo, GitError, InvalidFleet
 from reconciler.loop.seams import SourceLike
 from reconciler.report.passreport import WORKTREE, Finding, HeadError
 
@@ -33,11 +34,28 @@ def read_head(source: SourceLike, ref: str | None, *, worktree: bool = False) ->
     A failed fetch is told, and what was fetched before is worked on.
     """
     fetch_error = None
-    revision = None
     try:
         source.fetch()
     except GitError as error:
         fetch_error = HeadError(git_reason(error), str(error))
+    try:
+        return _read(source, ref, fetch_error, worktree=worktree)
+    except DamagedRepo as error:
+        damage = (error.subject, error.reason, error.hint)
+    try:
+        if fetch_error is None and source.renew():
+            return _read(source, ref, None, worktree=worktree)
+    except GitError as error:
+        damage = (*damage[:2], f"to fetch it anew failed: {error}")
+    told = DamagedRepo(*damage)
+    return Head(error=fetch_error or HeadError(git_reason(told), str(told)))
+
+
+def _read(
+    source: SourceLike, ref: str | None, fetch_error: HeadError | None, *, worktree: bool
+) -> Head:
+    """Resolve and load. Raises DamagedRepo; what else is wrong is in the value."""
+    revision = None
     try:
         if worktree:
             desired = source.load_worktree()
@@ -46,6 +64,8 @@ def read_head(source: SourceLike, ref: str | None, *, worktree: bool = False) ->
         return Head(revision, source.load(revision), fetch_error)
     except InvalidFleet as error:
         return Head(revision, None, invalid_head(source, revision, error))
+    except DamagedRepo:
+        raise
     except GitError as error:
         return Head(revision, None, fetch_error or HeadError(git_reason(error), str(error)))
 
@@ -93,16 +113,34 @@ def _told(source: SourceLike, revision: Revision | None, finding: object) -> Fin
     )
 
 
-def inventory(source: SourceLike, revision: Revision | None) -> Desired | None:
-    """The newest revision whose Fleet and Node documents validate: used to look, never to act."""
+def inventory(source: SourceLike, head: Head, ref: str | None) -> Desired | None:
+    """The newest revision whose Fleet and Node documents validate: used to look, never to act.
+
+    Where head names no commit, or nothing before it can be read: what was in force at last.
+    """
+    return _before(source, head.revision) or _kept(source, ref)
+
+
+def _before(source: SourceLike, revision: Revision | None) -> Desired | None:
     if revision is None:
         return None
-    for older in islice(source.ancestors(revision.commit), MAX_WALK):
-        try:
-            return source.load_inventory(older)
-        except InvalidFleet:
-            continue
+    try:
+        for older in islice(source.ancestors(revision.commit), MAX_WALK):
+            with suppress(InvalidFleet):
+                return source.load_inventory(older)
+    except GitError:
+        pass
     return None
+
+
+def _kept(source: SourceLike, ref: str | None) -> Desired | None:
+    """What was in force under `ref`; where that was never followed, under other refs, if these
+    are of one fleet: which of two fleets a misspelled ref meant is not ours to guess."""
+    found = []
+    for revision in source.kept(ref):
+        with suppress(GitError, InvalidFleet):
+            found.append(source.load_inventory(revision))
+    return found[0] if len({desired.fleet.id for desired in found}) == 1 else None
 
 
 MAX_OLDER = 100

@@ -17,7 +17,7 @@ from reconciler.core.observed import Observed
 from reconciler.core.plan import plan
 from reconciler.errors import GitError, InvalidFleet, PlanIsStale
 from reconciler.loop import leases, limits, outcome, publishing, revisions
-from reconciler.loop.head import Head, inventory, older_inventories, read_head
+from reconciler.loop.head import Head, git_reason, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
 from reconciler.loop.telling import idle, nothing, report
 from reconciler.loop.values import Decision, Request, Stopwatch
@@ -32,7 +32,7 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     """One pass. Raises PlanIsStale where `expect` names another plan, else nothing on purpose."""
     watch = Stopwatch(edges.clock_s)
     head = read_head(edges.source, request.ref, worktree=request.worktree)
-    looking = head.desired or inventory(edges.source, head.revision)
+    looking = head.desired or inventory(edges.source, head, request.ref)
     watch.lap("revision")
     if looking is None:
         return nothing(edges, request, head, watch)
@@ -60,7 +60,7 @@ def look(edges: Edges, request: Request, head: Head, looking: Desired) -> tuple[
     those nodes run would then be neither seen nor held.
     """
     observed = edges.pool.look(looking, remember=request.act)
-    for older in older_inventories(edges.source, head.revision):
+    for older in older_inventories(edges.source, head.revision or looking.revision):
         if revisions.lease_facts(observed, looking.fleet.id).revisions:
             break
         nodes = {**older.nodes, **looking.nodes}
@@ -73,7 +73,7 @@ def look(edges: Edges, request: Request, head: Head, looking: Desired) -> tuple[
 def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> revisions.Working:
     """Head, or the revision in force: by what the leases of the nodes in sight say."""
     facts = revisions.lease_facts(observed, looking.fleet.id)
-    commit = head.revision.commit if head.revision else ""
+    commit = (head.revision or looking.revision).commit
 
     def history() -> list[str]:
         return [r.commit for r in edges.source.ancestors(commit)] if commit else []
@@ -84,14 +84,19 @@ def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> r
         except (InvalidFleet, GitError):
             return None
 
-    if head.error and head.desired and facts.revisions:
-        newer = revisions.outside(facts.revisions, history())
-        if newer:
-            return revisions.outrun(head, facts, revisions.in_force(newer, ()), load)
-    force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
-    rewritten = bool(force and commit and force != commit) and revisions.is_rewritten(
-        force, commit, history()
-    )
+    try:
+        if head.error and head.desired and facts.revisions:
+            newer = revisions.outside(facts.revisions, history())
+            if newer:
+                return revisions.outrun(head, facts, revisions.in_force(newer, ()), load)
+        force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
+        rewritten = bool(head.desired and force and commit and force != commit) and (
+            revisions.is_rewritten(force, commit, history())
+        )
+    except GitError as error:
+        # What came before head cannot be read, so nobody can tell what following it would undo.
+        head = Head(head.revision, None, HeadError(git_reason(error), str(error)))
+        force, rewritten = revisions.in_force(facts.revisions, ()), False
     return revisions.choose(head, facts, force, load, rewritten=rewritten)
 
 
@@ -129,6 +134,7 @@ def act(
         published = publishing.publish(edges, decision)
         watch.lap("publish")
         working = _with_leader(edges, working, decision)
+        _remember(edges, request, working, decision)
         return report(edges, request, head, working, decision, watch=watch, published=published)
     held = take(edges, desired, decision.observed)
     watch.lap("lease")
@@ -163,6 +169,7 @@ def act(
         watch.lap("publish")
         kept = _write_down(edges, working, decision, held)
         watch.lap("lease")
+        _remember(edges, request, kept, decision)
     finally:
         if request.keep is not None:
             request.keep.keep(desired, held)
@@ -263,6 +270,15 @@ def _write_down(
     epochs = {node: epoch for node, epoch in held.epochs.items() if node in stale}
     leases.ask(edges.pool, decision.desired, epochs, "update", **keep.fields)
     return replace(working, in_force=keep.revision) if held.epochs else working
+
+
+def _remember(
+    edges: Edges, request: Request, working: revisions.Working, decision: Decision
+) -> None:
+    """Head is in force: where it names nothing one day, this says which nodes there are."""
+    revision = decision.desired.revision
+    if not working.repairs_only and not revision.dirty and working.in_force == revision.commit:
+        edges.source.keep(request.ref, revision)
 
 
 __all__ = ["Decision", "Request", "run_pass"]

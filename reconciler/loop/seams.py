@@ -20,8 +20,17 @@ class SourceLike(Protocol):
     def fetch(self) -> None:
         """Bring the mirror up to date; nothing to do for a path. GitError."""
 
+    def renew(self) -> bool:
+        """Fetch a damaged mirror anew; False where there is none to renew. GitError."""
+
     def resolve(self, ref: str | None) -> Revision:
         """The commit that `ref` names (None: HEAD). GitError."""
+
+    def keep(self, ref: str | None, revision: Revision) -> None:
+        """`revision`, found under `ref`, is in force: to be known when `ref` names nothing."""
+
+    def kept(self, ref: str | None) -> Sequence[Revision]:
+        """What was in force under `ref` at last; under others where `ref` was never followed."""
 
     def load(self, revision: Revision) -> Desired:
         """The whole revision. InvalidFleet with all findings, GitError."""

@@ -97,6 +97,9 @@ class FakeSource:
     gone: dict[str, Desired] = field(default_factory=dict)
     """Commits that are no longer in the branch's history but still load."""
     fetch_error: GitError | None = None
+    no_head: bool = False
+    """The branch is gone."""
+    in_force: list[Revision] = field(default_factory=list)
     inventories: dict[str, Desired] = field(default_factory=dict)
     """Commits that do not validate but whose Fleet and Node documents do."""
 
@@ -107,7 +110,18 @@ class FakeSource:
         if self.fetch_error:
             raise self.fetch_error
 
+    def renew(self) -> bool:
+        return False
+
+    def keep(self, ref: str | None, revision: Revision) -> None:
+        self.in_force = [revision]
+
+    def kept(self, ref: str | None) -> list[Revision]:
+        return self.in_force
+
     def resolve(self, ref: str | None) -> Revision:
+        if self.no_head:
+            raise GitError("ref 'main'", "it names no commit")
         if not self.history:
             raise GitError("HEAD", "the repository has no commit yet")
         return Revision(commit_id(self.history[-1][0]), "main", root_commit=ROOT)
