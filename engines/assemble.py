@@ -21,6 +21,9 @@ from engines.base import (
 from engines.environment import gpu_env, layered, visible
 from engines.references import References, references
 
+HTTP = "http"
+"""Name of the port at which clients come."""
+
 SERVE = "serve"
 """Name of the command whose exit is the shard's exit, where it is the engine itself."""
 
@@ -80,6 +83,12 @@ def port(request: LaunchRequest, name: str) -> int:
     return request.ports[name]
 
 
+def listens(request: LaunchRequest) -> int:
+    """The port at which the engine itself listens: `http`, unless a sidecar in front of it has
+    that."""
+    return port(request, request.profile.listens or HTTP)
+
+
 def check_request(request: LaunchRequest, *, mixes_gpus: bool) -> None:
     """What must hold of the hosts before any command is built. Raises ValueError."""
     profile = request.profile
@@ -118,10 +127,11 @@ def _sidecars(request: LaunchRequest, rank: int, refs: References) -> tuple[Comm
 
 def _health(request: LaunchRequest, rank: int, path: str, check_model: bool) -> Health:
     profile = request.profile
-    own = not profile.health_port or profile.health_port == "http"
+    engines = profile.listens or HTTP
+    own = profile.health_port in ("", engines)
     names = profile.served_names if check_model and own and not _guarded(profile) else ()
     return Health(
-        port=port(request, profile.health_port or "http"),
+        port=port(request, profile.health_port or engines),
         path=profile.health_path or path,
         host=request.hosts[rank].http,
         model=next(iter(names), ""),

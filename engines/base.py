@@ -70,6 +70,11 @@ class RoleOverride:
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    """engine `command`: this role's own program, in place of the profile's."""
+    waits_for: str = ""
+    """engine `command`: a port of the other role that must accept a connection first. Workers wait
+    for the leader's, the leader for that of all workers."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,14 @@ class EngineProfile:
     """engine `command`: the argv."""
     ports: tuple[str, ...] = ()
     """Further named ports; `$(port.NAME)` refers to them."""
+    listens: str = ""
+    """Name of the port at which the engine itself listens, where a sidecar in front of it has
+    `http`; empty: `http`."""
     serves: str = "leader"
     """engine `command`: which ranks answer HTTP: leader | all."""
     health_path: str = ""
     health_port: str = ""
-    """Name of the port that answers the health path; empty: `http`."""
+    """Name of the port that answers the health path; empty: the engine's own."""
     served_names: tuple[str, ...] = ()
     nofile: int = 0
     """Open files that the engine needs; 0: as the node (or its container runtime) has it."""

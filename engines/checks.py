@@ -18,6 +18,9 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
+NO_PLUGIN = "none"
+"""NCCL's word for its own transport: it loads nothing."""
+
 LOADER_ENV = frozenset(
     {
         "BASH_ENV",
@@ -159,7 +162,9 @@ def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str
 def check_loader_env(profile: EngineProfile) -> Iterator[Problem]:
     """Variables that load code; refused unless the fleet says `allow_loader_env`."""
     for path, env in environments(profile):
-        for name in env:
+        for name, value in env.items():
+            if name.startswith("NCCL_") and value == NO_PLUGIN:
+                continue
             if name in LOADER_ENV or name.startswith("LD_"):
                 yield Problem(
                     f"{path}.{name}",
@@ -226,6 +231,17 @@ def _check_ports(profile: EngineProfile, ports: tuple[str, ...]) -> Iterator[Pro
         if ports.count(name) > 1:
             hint = f"the launch already has {', '.join(dict.fromkeys(ports))}"
             yield Problem(f"ports[{index}]", f"port {name} is there twice", hint)
+    if profile.listens and (profile.listens == "http" or profile.listens not in ports):
+        hint = "name one of `ports`; `http` is then for the sidecar in front of the engine"
+        yield Problem("listens", f"{profile.listens!r} is no port of the profile's own", hint)
+    for role, said in (("leader", profile.leader), ("worker", profile.worker)):
+        if said.waits_for and said.waits_for not in ports:
+            hint = f"the launch has {', '.join(ports)}"
+            yield Problem(f"{role}.waits_for", f"there is no port {said.waits_for}", hint)
+        if profile.engine != "command" and (said.command or said.waits_for):
+            hint = "remove it: use args, or engine command"
+            name = "command" if said.command else "waits_for"
+            yield Problem(f"{role}.{name}", f"{profile.engine} starts its ranks itself", hint)
     if profile.health_port and profile.health_port not in ports:
         hint = f"the launch has {', '.join(ports)}"
         yield Problem("health.port", f"there is no port {profile.health_port}", hint)

@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engines import checks, exits
-from engines.assemble import SERVE, check_request, command, role_args, shard
-from engines.base import EngineProfile, FailureKind, InFlight, LaunchRequest, Problem, Shard, Stop
+from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.base import (
+    EngineProfile,
+    FailureKind,
+    InFlight,
+    LaunchRequest,
+    Problem,
+    Shard,
+    Stop,
+    WaitFor,
+)
 from engines.environment import collective_env
 from engines.references import references
 
@@ -47,7 +56,7 @@ class CommandEngine:
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
         """One shard per host with the profile's own argv."""
         check_request(request, mixes_gpus=self.mixes_gpus)
-        if not request.profile.command:
+        if any(not _argv(request.profile, rank) for rank in range(len(request.hosts))):
             raise ValueError(f"profile {request.profile.name}: engine command has no command")
         return tuple(self._rank(request, rank) for rank in range(len(request.hosts)))
 
@@ -58,20 +67,47 @@ class CommandEngine:
     def _rank(self, request: LaunchRequest, rank: int) -> Shard:
         profile, host = request.profile, request.hosts[rank]
         refs = references(request, rank)
-        argv = refs.all(profile.command) + role_args(request, rank, refs)
+        argv = refs.all(_argv(profile, rank)) + role_args(request, rank, refs)
         layer = collective_env(host) if host.gpus else {}
-        serve = command(request, rank, SERVE, argv, layer)
+        serve = command(request, rank, SERVE, argv, layer, wait_for=_waits_for(request, rank))
         serves = rank == 0 or profile.serves == "all"
         return shard(request, rank, [serve], serves=serves, stop=self.stop, check_model=False)
 
 
+def _argv(profile: EngineProfile, rank: int) -> tuple[str, ...]:
+    role = profile.worker if rank else profile.leader
+    return role.command or profile.command
+
+
+def _waits_for(request: LaunchRequest, rank: int) -> WaitFor | None:
+    """Workers wait for the leader. The leader waits for the first worker and each worker for the
+    next one, so it starts when all of them accept."""
+    leader, worker = request.profile.leader.waits_for, request.profile.worker.waits_for
+    if rank and worker:
+        return WaitFor(request.hosts[0].address, port(request, worker))
+    if leader and rank + 1 < len(request.hosts):
+        return WaitFor(request.hosts[rank + 1].address, port(request, leader))
+    return None
+
+
 def _check_command(profile: EngineProfile) -> Iterator[Problem]:
-    if not profile.command:
+    if any(not _argv(profile, rank) for rank in range(min(profile.nodes, 2))):
         hint = "give the program and its arguments as a list"
         yield Problem("command", "engine command needs a command", hint)
-    elif " " in profile.command[0] and "/" not in profile.command[0]:
-        hint = "write one word per item"
-        yield Problem("command[0]", f"{profile.command[0]!r} is not one program", hint)
+    for path, argv in (
+        ("command", profile.command),
+        ("leader.command", profile.leader.command),
+        ("worker.command", profile.worker.command),
+    ):
+        if argv and " " in argv[0] and "/" not in argv[0]:
+            hint = "write one word per item"
+            yield Problem(f"{path}[0]", f"{argv[0]!r} is not one program", hint)
+    if profile.leader.waits_for and profile.worker.waits_for:
+        hint = "remove one of the two"
+        yield Problem("leader.waits_for", "leader and workers would wait for each other", hint)
+    if profile.listens:
+        hint = "remove it, and write $(port.NAME) into the command"
+        yield Problem("listens", "the command itself says where it listens", hint)
     if profile.serves not in ("leader", "all"):
         yield Problem("serves", f"{profile.serves!r} is unknown", "use leader or all")
     if profile.executor:

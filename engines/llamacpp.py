@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from engines import checks, exits, flags
 from engines.addresses import host_port, is_v6
-from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
     EngineProfile,
     FailureKind,
@@ -122,7 +122,7 @@ def _server_argv(request: LaunchRequest) -> Iterator[str]:
     yield from (program(profile, host, SERVER, in_venv=False), "-m", host.model_path)
     if profile.served_names:
         yield from ("--alias", ",".join(profile.served_names))
-    yield from ("--host", host.http, "--port", str(port(request, HTTP)))
+    yield from ("--host", host.http, "--port", str(listens(request)))
     if len(request.hosts) > 1:
         ends = (host_port(h.address, port(request, RPC)) for h in request.hosts[1:])
         yield from ("--rpc", ",".join(ends))

@@ -152,6 +152,7 @@ def _texts(profile: EngineProfile) -> Iterator[tuple[str, str]]:
     yield from _env("env", profile.env)
     for name, role in (("leader", profile.leader), ("worker", profile.worker)):
         yield from _many(f"{name}.args", role.args)
+        yield from _many(f"{name}.command", role.command)
         yield from _env(f"{name}.env", role.env)
     for index, sidecar in enumerate(profile.sidecars):
         yield from _many(f"sidecars[{index}].argv", sidecar.argv)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from engines import checks, exits, flags
 from engines.addresses import host_port
-from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
     EngineProfile,
     FailureKind,
@@ -139,7 +139,7 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     yield from ("--model-path", host.model_path)
     if profile.served_names:
         yield from ("--served-model-name", profile.served_names[0])
-    yield from ("--host", host.http, "--port", str(port(request, HTTP)))
+    yield from ("--host", host.http, "--port", str(listens(request)))
     yield from ("--tp-size", str(p.tp))
     if p.pp > 1:
         yield from ("--pp-size", str(p.pp))

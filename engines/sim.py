@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from engines import checks, exits
 from engines.addresses import host_port
-from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import EngineProfile, FailureKind, InFlight, LaunchRequest, Problem, Shard, Stop
 from engines.flags import Flag, FlagTable
 from engines.references import references
@@ -96,7 +96,7 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     profile, host = request.profile, request.hosts[rank]
     inside = profile.runtime.kind == "container"
     yield from ("python3" if inside else host.python, host.agent, "sim")
-    yield from ("--host", host.http, "--port", str(port(request, HTTP)))
+    yield from ("--host", host.http, "--port", str(listens(request)))
     if profile.served_names:
         yield from ("--served-model-name", *profile.served_names)
     if profile.nodes > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from engines import checks, exits, flags, vllm_ray
-from engines.assemble import SERVE, check_request, command, port, role_args, shard
+from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
     Command,
     EngineProfile,
@@ -172,7 +172,7 @@ def _serve(
     argv = [program(profile, host, "vllm"), "serve", host.model_path]
     if profile.served_names:
         argv += ["--served-model-name", *profile.served_names]
-    argv += ["--host", host.http, "--port", str(port(request, HTTP))]
+    argv += ["--host", host.http, "--port", str(listens(request))]
     argv += [*_parallel(profile.parallel), *launcher]
     argv += role_args(request, rank, references(request, rank))
     return command(request, rank, SERVE, argv, _env(request, rank), wait_for=wait_for)

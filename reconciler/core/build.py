@@ -12,6 +12,7 @@ from typing import Any
 
 import engines
 from engines import adapters, capability, checks, serving, vllm_profile
+from engines.assemble import HTTP
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
@@ -203,10 +204,11 @@ def _drain(
     A worker that ended at once would end the leader's requests with it.
     """
     told = serving.in_flight(resolved.profile.engine)
-    if told is None or "http" not in ports:
+    listens = resolved.profile.listens or HTTP
+    if told is None or listens not in ports:
         return {"drain": None}
     at = [
-        {"host": host.http, "port": ports["http"]}
+        {"host": host.http, "port": ports[listens]}
         for host, shard in zip(hosts, shards, strict=True)
         if shard.health is not None
     ]

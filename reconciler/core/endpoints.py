@@ -211,7 +211,7 @@ class _Pass:
             made,
             names=_served_names(profile),
             engine=profile.profile.engine,
-            metrics_path=told.path if told else "",
+            metrics_path=told.path if told and not profile.profile.listens else "",
         )
 
     # --- Launches of which no node shows anything any more ------------------------------------

@@ -303,6 +303,8 @@ class Profile:
     files: tuple[RenderedFile, ...] = restarts(default=())
     command: tuple[str, ...] = restarts(default=())
     ports: tuple[str, ...] = restarts(default=())
+    listens: str = restarts(default="")
+    """Port at which the engine itself listens, where a sidecar in front of it has `http`."""
     serves: str = restarts(default="leader")
     bootstrap: str = restarts(default="management")
     """management | fabric: the network over which ranks find each other."""

@@ -33,6 +33,7 @@ def engine_profile(resolved: ResolvedProfile) -> EngineProfile:
         files=profile.files,
         command=profile.command,
         ports=profile.ports,
+        listens=profile.listens,
         serves=profile.serves,
         health_path=profile.health.path,
         health_port=profile.health.port,

@@ -99,6 +99,13 @@ def test_an_engine_that_answers_to_one_name_is_published_under_the_first() -> No
     assert published(world.launch("chat-0", on="gpu-a")).entries[0].names == ("b",)
 
 
+def test_behind_a_sidecar_the_engines_metrics_are_not_at_the_published_port() -> None:
+    world = World().with_nodes("gpu-a")
+    world = world.profile("p", engine="vllm", ports=("own",), listens="own")
+    world = world.placement("chat", "p").launch("chat-0", on="gpu-a")
+    assert published(world).entries[0].metrics_path == ""
+
+
 def test_an_engine_without_known_metrics_has_no_metrics_path() -> None:
     world = World().with_nodes("gpu-a").profile("p", engine="command", command=("serve",))
     world = world.placement("chat", "p").launch("chat-0", on="gpu-a")

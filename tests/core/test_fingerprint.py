@@ -106,6 +106,7 @@ CHANGED: dict[str, Any] = {
     "env": {"A": "b"},
     "secrets": {"HF_TOKEN": "/run/secrets/hf"},
     "health": HealthCheck(path="/ready"),
+    "listens": "engine",
     "leader": RoleOverride(args=("x",)),
     "worker": RoleOverride(args=("x",)),
     "sidecars": (Sidecar("a", ("b",)),),

@@ -58,6 +58,19 @@ def test_every_rank_asks_all_ranks_that_serve_for_requests_in_flight() -> None:
         assert "vllm:num_requests_running" in drain["metrics"]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "sim"])
+def test_an_engine_behind_a_sidecar_is_asked_at_its_own_port(engine: str) -> None:
+    profile = {"gpus_per_node": 1, "ports": ["engine"], "listens": "engine"}
+    case = cases.make({"profile": profile}, engine=engine)
+    [spec] = case.specs()
+    own = case.ports["engine"]
+    argv = spec.spec["commands"][-1]["argv"]
+    assert argv[argv.index("--port") + 1] == str(own)
+    assert spec.spec["health"]["port"] == spec.spec["drain"]["at"][0]["port"] == own
+    clients = cases.make({"profile": {**profile, "health": {"port": "http"}}}, engine=engine)
+    assert clients.specs()[0].spec["health"]["port"] == case.ports["http"]
+
+
 def test_an_engine_that_does_not_tell_its_requests_has_nothing_to_ask() -> None:
     data = {"profile": {"gpus_per_node": 1, "command": ["serve"]}}
     [spec] = cases.make(data, engine="command").specs()

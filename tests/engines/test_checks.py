@@ -113,6 +113,19 @@ def test_dp_attention_takes_no_gpus_of_its_own() -> None:
         ("command", {}, "engine command needs a command"),
         ("command", {"command": ["serve me"]}, "'serve me' is not one program"),
         ("command", {"command": ["x"], "serves": "some"}, "'some' is unknown"),
+        ("command", {"nodes": 2, "leader": {"command": ["x"]}}, "needs a command"),
+        ("command", {"command": ["x"], "worker": {"command": ["a b"]}}, "'a b' is not one program"),
+        ("command", {"command": ["x"], "ports": ["e"], "listens": "e"}, "write $(port.NAME)"),
+        ("command", {"command": ["x"], "worker": {"waits_for": "e"}}, "there is no port e"),
+        (
+            "command",
+            {"command": ["x"], "leader": {"waits_for": "http"}, "worker": {"waits_for": "http"}},
+            "would wait for each other",
+        ),
+        ("vllm", {"worker": {"command": ["x"]}}, "vllm starts its ranks itself"),
+        ("sglang", {"leader": {"waits_for": "http"}}, "sglang starts its ranks itself"),
+        ("vllm", {"listens": "engine"}, "'engine' is no port of the profile's own"),
+        ("vllm", {"listens": "http"}, "'http' is no port of the profile's own"),
     ],
 )
 def test_modes_that_do_not_go_together_are_refused(
@@ -273,6 +286,12 @@ def test_loader_variables_need_the_fleets_leave(name: str) -> None:
     refused = build.check_profile(case.resolved, allow_loader_env=False)
     assert [(p.path, p.warning) for p in refused] == [(f"env.{name}", False)]
     assert build.check_profile(case.resolved, allow_loader_env=True) == []
+
+
+def test_a_plugin_that_is_none_loads_nothing() -> None:
+    assert errors("vllm", env={"NCCL_NET_PLUGIN": "none", "NCCL_TUNER_PLUGIN": "none"}) == []
+    assert errors("vllm", env={"NCCL_NET_PLUGIN": "aws-ofi"}) != []
+    assert errors("vllm", env={"LD_PRELOAD": "none"}) != []
 
 
 @pytest.mark.parametrize(

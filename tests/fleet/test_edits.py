@@ -37,6 +37,7 @@ PROFILE = {
     "files": "[{path: a.txt, content: hello}]",
     "command": "[serve]\nengine: command\nparallel: {}",
     "ports": "[metrics]",
+    "listens": "engine\nports: [engine]",
     "serves": "all\nengine: command\ncommand: [serve]\nparallel: {}",
     "bootstrap": "fabric",
     "needs": "{shm_gib: 4}",

@@ -51,10 +51,12 @@ def texts(profile: Profile) -> Iterator[tuple[Path, str, str]]:
         yield ("env", name), name, value
     yield from _args(("args",), profile.args)
     yield from _args(("command",), profile.command)
+    yield from _args(("runtime", "options"), profile.runtime.options)
     for role, override in (("leader", profile.leader), ("worker", profile.worker)):
         for name, value in override.env.items():
             yield (role, "env", name), name, value
         yield from _args((role, "args"), override.args)
+        yield from _args((role, "command"), override.command)
     for index, sidecar in enumerate(profile.sidecars):
         for name, value in sidecar.env.items():
             yield ("sidecars", index, "env", name), name, value
