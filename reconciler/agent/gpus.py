@@ -26,8 +26,17 @@ class GpuLooks:
         self._ask: Json = {"kernel_log": kernel_log}
 
     def look(self, owners: Dict[int, str], deadline_s: float) -> Json:
+        """`begin` and `finish` in one."""
+        self.begin()
+        return self.finish(owners, deadline_s)
+
+    def begin(self) -> None:
+        """Ask, and do something else meanwhile."""
+        self._probe.begin(self._ask)
+
+    def finish(self, owners: Dict[int, str], deadline_s: float) -> Json:
         """A `GpusPart`. `owners`: launch by pid of marked processes; all others are strangers."""
-        reply = self._probe.ask(self._ask, min(DEADLINE_S, deadline_s))
+        reply = self._probe.finish(min(DEADLINE_S, deadline_s))
         head: Json = {}
         log: Json = {"error": reply.error or "not read"}
         items: Dict[int, Json] = {}

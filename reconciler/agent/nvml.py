@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import kmsg, links
 from .wire import Json
@@ -22,39 +22,61 @@ LINKS_S = 60.0
 ever: until the fabric manager of an NVSwitch system runs, no two GPUs are linked."""
 
 
+FACTS = ("name", "bus", "numa_node")
+
+
 class Gpus:
-    """Keeps NVML open between looks, and the links, which seldom change."""
+    """Keeps NVML open between looks, what cannot change about a GPU, and the links."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._log = kmsg.KernelLog()
+        self._facts: Dict[str, Json] = {}
+        """By UUID: these questions alone would be half of a look."""
         self._links: Tuple[float, List[str], List[Optional[int]]] = (0.0, [], [])
 
-    def look(self, kernel_log: str) -> Iterator[Json]:
+    def look(self, kernel_log: str) -> Iterator[List[Json]]:
         """`log`, `driver`, then `gpu` per GPU with its identity, `state` per GPU, and `links`.
 
-        The kernel's log comes first (empty `kernel_log`: it is not asked for): it cannot hang, and
-        it says why NVML does.
+        What is yielded together was asked together. The kernel's log comes first (empty
+        `kernel_log`: it is not asked for): it cannot hang, and it says why NVML does.
         """
         if kernel_log:
-            yield {"log": self._log.look(kernel_log)}
+            yield [{"log": self._log.look(kernel_log)}]
         nvml = self._open()
         if nvml is None:
-            yield {"driver": "", "cuda": "", "count": 0}
+            yield [{"driver": "", "cuda": "", "count": 0}]
             return
         count = nvml.nvmlDeviceGetCount()
-        yield {
+        head = {
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),
             "cuda": _version(nvml.nvmlSystemGetCudaDriverVersion()),
             "count": count,
         }
-        handles = [_identify(nvml, index) for index in range(count)]
-        for index, (_, identity) in enumerate(handles):
-            yield {"gpu": index, **identity}
-        for index, (handle, _) in enumerate(handles):
+        handles = [self._identify(nvml, index) for index in range(count)]
+        self._facts = {i["uuid"]: self._facts[i["uuid"]] for _, i in handles if i["uuid"]}
+        yield [head, *({"gpu": index, **identity} for index, (_, identity) in enumerate(handles))]
+        for index, (handle, identity) in enumerate(handles):
             if handle is not None:
-                yield {"state": index, **self._state(nvml, handle)}
-        yield {"links": self._groups(nvml, handles)}
+                yield [{"state": index, **self._state(nvml, handle, identity["uuid"])}]
+        yield [{"links": self._groups(nvml, handles)}]
+
+    def _identify(self, nvml: Any, index: int) -> Tuple[Any, Json]:
+        """Handle and UUID are asked each time: a GPU that is gone shifts the others' numbers."""
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            if uuid not in self._facts:
+                bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+                self._facts[uuid] = {
+                    "name": _text(nvml.nvmlDeviceGetName(handle)),
+                    "bus": bus,
+                    "numa_node": links.numa_node(bus, _read),
+                }
+        except nvml.NVMLError as error:
+            return None, {"uuid": "", "name": "", "bus": "", "error": _word(nvml, error)}
+        facts = self._facts[uuid]
+        return handle, {"uuid": uuid, **{name: facts[name] for name in FACTS}}
 
     def _groups(self, nvml: Any, handles: List[Tuple[Any, Json]]) -> List[Optional[int]]:
         uuids = [str(identity["uuid"]) for _, identity in handles]
@@ -84,16 +106,18 @@ class Gpus:
         self._nvml = pynvml
         return pynvml
 
-    def _state(self, nvml: Any, handle: Any) -> Json:
+    def _state(self, nvml: Any, handle: Any, uuid: str) -> Json:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             state: Json = {"memory_mib": memory.total >> 20, "used_mib": memory.used >> 20}
             state["processes"] = _processes(nvml, handle)
         except nvml.NVMLError as error:
             return {"error": _word(nvml, error)}
-        capability = _maybe(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
-        if capability is not None:
-            state["capability"] = "%d.%d" % tuple(capability)
+        facts = self._facts[uuid]
+        if "capability" not in facts:
+            told = _maybe(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+            facts["capability"] = "%d.%d" % tuple(told) if told is not None else ""
+        state["capability"] = facts["capability"]
         remapped = _maybe(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle))
         if remapped is not None and remapped[3]:
             state["error"] = "row remapping failed: the GPU needs to be replaced"
@@ -129,21 +153,6 @@ def _recovery(nvml: Any, handle: Any) -> Optional[int]:
     if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
-
-
-def _identify(nvml: Any, index: int) -> Tuple[Any, Json]:
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
-        identity: Json = {
-            "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-            "name": _text(nvml.nvmlDeviceGetName(handle)),
-            "bus": bus,
-            "numa_node": links.numa_node(bus, _read),
-        }
-    except nvml.NVMLError as error:
-        return None, {"uuid": "", "name": "", "bus": "", "error": _word(nvml, error)}
-    return handle, identity
 
 
 def _read(path: str) -> str:

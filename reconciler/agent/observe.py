@@ -13,9 +13,10 @@ import sys
 import time
 from typing import Dict, List, Optional, Tuple
 
-from . import VERSION, lease, logs, netlink, procs, records, store
+from . import VERSION, lease, logs, procs, records, store
 from .gpus import GpuLooks
 from .node import FORMAT, Node, acting_lock, boottime
+from .observe_host import HostLooks
 from .probes import Probes
 from .records import Seen
 from .spec import LAUNCH
@@ -31,9 +32,6 @@ process within this time is then found, and the lock has told of a supervised la
 CONTAINERS_S = 60.0
 CONTAINER_ASK_S = 12.0
 
-STATIC_S = 5.0
-"""How long adapters and interfaces are believed: sysfs costs half a millisecond per adapter."""
-
 LOG_TAIL_LINES = 20
 LOG_TAIL_BYTES = 4096
 
@@ -48,7 +46,7 @@ class Observer:
         self._probes = probes
         self._marks = procs.Marks()
         self._last_full = float("-inf")
-        self._network: Tuple[float, Json] = (float("-inf"), {})
+        self._host = HostLooks(probes.system, node.root)
         self._constant = _constants(node)
         self._last_containers = float("-inf")
         self._strays: List[str] = []
@@ -62,22 +60,22 @@ class Observer:
         answer = dict(self._constant)
         answer["uptime_s"] = round(boottime(), 1)
         answer["clock_s"] = round(time.time(), 3)
+        for part in ("gpus", "network", "resources"):
+            answer[part] = {"error": NOT_ASKED}
+        if "gpus" in parts:
+            # The child asks NVML while this process reads records.
+            self.gpus.begin()
         marks = self.marks()
         if "shards" in parts:
             answer.update(self._shards(marks))
         else:
             answer["shards_error"] = NOT_ASKED
-        answer["gpus"] = {"error": NOT_ASKED}
+        self._host.begin(parts)
         if "gpus" in parts:
             mine, _ = records.by_launch(self.node, marks)
             owners = {pid: launch for launch, pids in mine.items() for pid in pids}
-            answer["gpus"] = self.gpus.look(owners, _share(until, 0.6))
-        answer["network"] = {"error": NOT_ASKED}
-        if "network" in parts:
-            answer["network"] = self._look_network(_share(until, 0.5))
-        answer["resources"] = {"error": NOT_ASKED}
-        if "resources" in parts:
-            answer["resources"] = self._look_resources(_share(until, 0.8))
+            answer["gpus"] = self.gpus.finish(owners, _share(until, 0.6))
+        answer.update(self._host.finish(parts, _share(until, 0.8)))
         answer.update(self._lease(fleet))
         answer["hold"] = lease.read_hold(self.node)
         return answer
@@ -184,31 +182,6 @@ class Observer:
         return [procs.mark_of(pid) for pid in seen.pids] if seen.spec is None else []
 
     # --- The node -----------------------------------------------------------------------------
-
-    def _look_network(self, deadline_s: float) -> Json:
-        now = time.monotonic()
-        if now - self._network[0] > STATIC_S:
-            reply = self._probes.system.ask({"adapters": None, "interfaces": None}, deadline_s)
-            found: Json = {"error": reply.error}
-            for part in reply.parts:
-                found.update(part)
-            if reply.error:
-                return {"error": reply.error}
-            self._network = (now, found)
-        network = dict(self._network[1])
-        try:
-            network["listening"] = sorted({(s.address, s.port) for s in netlink.listeners()})
-            network["ephemeral"] = _ephemeral()
-        except OSError as error:
-            network["error"] = "listening sockets: %s" % error
-        return network
-
-    def _look_resources(self, deadline_s: float) -> Json:
-        reply = self._probes.system.ask({"resources": self.node.root}, deadline_s)
-        if reply.error or not reply.parts:
-            return {"error": reply.error or "no answer"}
-        resources: Json = reply.parts[0]["resources"]
-        return resources
 
     def _lease(self, fleet: str) -> Json:
         try:
@@ -330,9 +303,3 @@ def _number(data: Json, name: str, default: float) -> float:
     value = data.get(name)
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if good and value is not None else default
-
-
-def _ephemeral() -> Tuple[int, int]:
-    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
-        first, last = file.read().split()
-    return int(first), int(last)

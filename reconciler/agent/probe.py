@@ -32,29 +32,30 @@ def main(kind: str) -> int:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            for part in answer(request):
-                _say(part)
+            for parts in answer(request):
+                _say(*parts)
             _say({"done": True})
         except Exception as error:  # noqa: BLE001 - the one edge of this process
             _say({"done": True, "error": "%s: %s" % (type(error).__name__, error)})
     return 0
 
 
-def _say(part: Json) -> None:
-    sys.stdout.write(json.dumps(part) + "\n")
+def _say(*parts: Json) -> None:
+    """At once: whatever is asked next may hang. One write, or the parent is woken for each part."""
+    sys.stdout.write("".join(json.dumps(part) + "\n" for part in parts))
     sys.stdout.flush()
 
 
-def _nvml_ask() -> Callable[[Json], Iterator[Json]]:
+def _nvml_ask() -> Callable[[Json], Iterator[List[Json]]]:
     gpus = nvml.Gpus()
     return lambda request: gpus.look(str(request.get("kernel_log", "")))
 
 
-def _system_ask() -> Callable[[Json], Iterator[Json]]:
+def _system_ask() -> Callable[[Json], Iterator[List[Json]]]:
     return _system
 
 
-def _system(request: Json) -> Iterator[Json]:
+def _system(request: Json) -> Iterator[List[Json]]:
     asks: Dict[str, Callable[[Any], Any]] = {
         "adapters": lambda _: adapters(),
         "interfaces": lambda _: [dict(i._asdict()) for i in netlink.interfaces()],
@@ -65,7 +66,7 @@ def _system(request: Json) -> Iterator[Json]:
         "paths": lambda paths: [path_state(p) for p in paths],
     }
     for name, argument in request.items():
-        yield {name: asks[name](argument)}
+        yield [{name: asks[name](argument)}]
 
 
 def adapters() -> List[Json]:

@@ -39,24 +39,51 @@ class Probe:
         self._hung: List[subprocess.Popen] = []  # type: ignore[type-arg]
         self._quiet_until = 0.0
         self._buffer = b""
+        self._waiting = False
+        self._refused = ""
 
     def ask(self, request: Json, deadline_s: float) -> Reply:
         """All parts that the child gave before `deadline_s` was over. Never raises, never hangs."""
-        started = time.monotonic()
-        if started < self._quiet_until:
-            wait = self._quiet_until - started
-            return Reply([], "%s hung before; asked again in %.0f s" % (self._kind, wait))
+        self.begin(request)
+        return self.finish(deadline_s)
+
+    def begin(self, request: Json) -> None:
+        """Ask; `finish` has the answer. What an earlier `begin` asked for is given up."""
+        if self._waiting and self._child is not None:
+            self._drop(hung=False)
+        self._waiting = False
+        wait = self._quiet_until - time.monotonic()
+        if wait > 0:
+            self._refused = "%s hung before; asked again in %.0f s" % (self._kind, wait)
+            return
         try:
             child = self._running()
             if child is None:
-                return Reply([], "%s: %d probes hang" % (self._kind, len(self._hung)))
+                self._refused = "%s: %d probes hang" % (self._kind, len(self._hung))
+                return
             assert child.stdin is not None
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
-            return self._collect(child, started + deadline_s, deadline_s)
+            self._waiting = True
         except OSError as error:
+            self._fail(error)
+
+    def finish(self, deadline_s: float) -> Reply:
+        """What the child answers to the last `begin` within so many seconds from now."""
+        child = self._child
+        if not self._waiting or child is None:
+            return Reply([], self._refused or "%s: not asked" % self._kind)
+        self._waiting, self._refused = False, ""
+        try:
+            return self._collect(child, time.monotonic() + deadline_s, deadline_s)
+        except OSError as error:
+            self._fail(error)
+            return Reply([], self._refused)
+
+    def _fail(self, error: OSError) -> None:
+        if self._child is not None:
             self._drop(hung=False)
-            return Reply([], "%s: probe failed: %s" % (self._kind, error))
+        self._refused = "%s: probe failed: %s" % (self._kind, error)
 
     def close(self) -> None:
         """End the child."""
