@@ -44,7 +44,8 @@ def line(marker: str, agent_hash: str, root: str, previous_roots: Sequence[str] 
         root,
         tuple(previous_roots),
     )
-    return 'exec(bytes.fromhex("%s").decode())' % (given + _PROGRAM).encode("utf-8").hex()
+    program = given + _WORDS + "try:\n    exec(%a)\n" % _PROGRAM + _GUARD
+    return 'exec(bytes.fromhex("%s").decode())' % program.encode("utf-8").hex()
 
 
 def upload(agent: bytes) -> str:
@@ -52,7 +53,7 @@ def upload(agent: bytes) -> str:
     return base64.b64encode(zlib.compress(agent, 6)).decode("ascii")
 
 
-_PROGRAM = r"""
+_WORDS = r"""
 import os, sys
 def say(text):
     sys.stdout.write("\n\x1eRECONCILE %s %d %s\n" % (marker, len(text), text))
@@ -61,6 +62,15 @@ def refuse(why):
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in why)
     say('{"bootstrap": "unsuitable", "message": "%s"}' % plain)
     os._exit(0)
+"""
+
+_GUARD = """
+except Exception as error:
+    refuse("python3 could not start the agent: %s: %s" % (type(error).__name__, error))
+"""
+# Without it a Python that was made interactive would wait at its prompt, and the reconciler for it.
+
+_PROGRAM = r"""
 if sys.version_info < (3, 8):
     refuse("python3 is %d.%d; the agent needs 3.8 or newer" % sys.version_info[:2])
 try:

@@ -228,6 +228,8 @@ class AgentChannel:
                 news.get(timeout=deadline.left())
             except queue.Empty:
                 reason = f"python3 did not start the agent within {deadline.seconds:.1f} s"
+                words = self._said()
+                reason += f"; its last words: {words}" if words else ""
                 raise self._unreachable(reason) from None
         frame = self._frames.pop(0)
         if isinstance(frame, Damaged):
@@ -279,6 +281,10 @@ class AgentChannel:
             status = self._status()
             if status is not None:
                 return unsuitable(self._endpoint, status, said)
+            if self._transport.is_active():
+                words = f" ({said})" if said else ""
+                reason = f"python3 ended without a status, as by a signal{words}"
+                return kind(self._endpoint.subject, LookError.UNSUITABLE, reason)
         reason = "the connection was cut" + (f"; last words: {said}" if said else "")
         return kind(self._endpoint.subject, LookError.UNREACHABLE, reason)
 
@@ -306,5 +312,8 @@ def unsuitable(endpoint: Endpoint, status: int, said: str) -> NodeUnseen:
         return NodeUnseen(subject, kind, reason, hint)
     if status == 127 or "not found" in said or "No such file" in said:
         reason = f"python3 is not on the PATH of {endpoint.user!r}{words}"
+        return NodeUnseen(subject, kind, reason, "install python3 (3.8 or newer) there")
+    if status == 126:
+        reason = f"python3 on the PATH of {endpoint.user!r} cannot be executed{words}"
         return NodeUnseen(subject, kind, reason, "install python3 (3.8 or newer) there")
     return NodeUnseen(subject, kind, f"the agent's command ended with status {status}{words}")

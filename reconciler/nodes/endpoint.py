@@ -7,13 +7,15 @@ an edit in git changes it, the connection is made anew; if not, it is kept.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import paramiko
 
 from reconciler.core.model import Fleet, Node
 from reconciler.core.observed import LookError
+from reconciler.nodes import sshconfig
 from reconciler.nodes.protocol import NodeUnseen
 
 MAX_JUMPS = 4
@@ -52,7 +54,7 @@ class SshDefaults:
     home: Path
     known_hosts: tuple[Path, ...] = ()
     """Empty: ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
-    config: paramiko.SSHConfig = field(default_factory=paramiko.SSHConfig)
+    config: paramiko.SSHConfig | None = None
 
     def path(self, text: str) -> Path:
         """`~` is this home; relative paths are relative to it, as in ssh_config(5)."""
@@ -99,9 +101,8 @@ def _resolve(
     depth: int,
     previous_roots: tuple[str, ...] = (),
 ) -> Endpoint:
-    said = defaults.config if defaults.config.get_hostnames() else None
-    config = said.lookup(host) if said else paramiko.SSHConfigDict()
-    if config.get("proxycommand", "none").lower() != "none":
+    config: dict[str, Any] = sshconfig.lookup(defaults.config, subject, host)
+    if (config.get("proxycommand") or "none").lower() != "none":
         problem = f"~/.ssh/config has a ProxyCommand for {host}, which is not supported"
         raise NodeUnseen(subject, LookError.UNREACHABLE, problem, "use ProxyJump, or `jump`")
     if not jump and config.get("proxyjump", "none").lower() != "none":
@@ -111,7 +112,7 @@ def _resolve(
     return Endpoint(
         subject=subject,
         address=config.get("hostname", host),
-        port=port or int(config.get("port", "22")),
+        port=port or _port(subject, config.get("port", "22")),
         user=user or config.get("user", defaults.user),
         host_key=host_key,
         host_key_name=config.get("hostkeyalias", ""),
@@ -124,6 +125,13 @@ def _resolve(
         connect_timeout_s=connect_timeout_s,
         jump=_jump(defaults, subject, jump, identity_file, known_hosts, connect_timeout_s, depth),
     )
+
+
+def _port(subject: str, text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII):
+        return int(text)
+    reason = f"~/.ssh/config says Port {text!r}, which is no number"
+    raise NodeUnseen(subject, LookError.UNREACHABLE, reason, "correct it, or set ssh.port")
 
 
 def _known_hosts(defaults: SshDefaults) -> tuple[Path, ...]:

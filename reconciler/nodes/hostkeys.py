@@ -86,7 +86,7 @@ class KnownHosts:
     def _read(self, path: Path) -> None:
         try:
             text = path.read_text("utf-8", "replace")
-        except (FileNotFoundError, PermissionError):
+        except OSError:
             return
         for number, line in enumerate(text.splitlines(), 1):
             fields = line.split()

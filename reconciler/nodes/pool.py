@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import paramiko
-
 from reconciler.core.changes import Reason
 from reconciler.core.codec import DecodeError, from_json
 from reconciler.core.model import Desired, Fleet, Node, NodeState
 from reconciler.core.observed import Labels, Lease, LookError, NodeAnswer, NodeLook, Observed
 from reconciler.errors import NodeError
+from reconciler.nodes import sshconfig
 from reconciler.nodes.channel import AgentPackage, Bootstrap
 from reconciler.nodes.credentials import Credentials
 from reconciler.nodes.endpoint import Endpoint, SshDefaults, of_node
@@ -262,8 +261,6 @@ class NodePool:
 def defaults_of(settings: PoolSettings) -> SshDefaults:
     """What this machine says about how hosts are reached."""
     path = settings.ssh_config or settings.home / ".ssh/config"
-    config = paramiko.SSHConfig()
-    if path.is_file():
-        config = paramiko.SSHConfig.from_path(str(path))
+    config = sshconfig.read(path, settings.home)
     user = settings.user or getpass.getuser()
     return SshDefaults(user, settings.home, settings.known_hosts, config)

@@ -315,7 +315,15 @@ def _handshake(
         raise _Dropped("closed the connection in the handshake")
     what = f"failed: {error}" if finished else f"took more than {seconds:.1f} s"
     reason = f"the SSH handshake with {where(endpoint)} {what}"
-    raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason)
+    hint = ""
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        ours = next((names for word, names in _OURS if word in str(error)), ())
+        hint = f"sshd there must allow one of {', '.join(ours)}" if ours else ""
+    raise NodeUnseen(endpoint.subject, LookError.UNREACHABLE, reason, hint)
+
+
+_OURS = (("kex", KEY_EXCHANGES), ("ciphers", CIPHERS), ("macs", DIGESTS))
+"""By the word in paramiko's message, what this side can do."""
 
 
 def _algorithms(key_type: str) -> tuple[str, ...]:
@@ -367,8 +375,11 @@ def _authenticate(
             if not transport.is_active():
                 break
     dropped = not transport.is_active()
+    why = transport.get_exception() if dropped else None
     transport.close()
     how = "hung up at" if dropped else "refused"
+    if why is not None and not isinstance(why, EOFError):
+        notes.append(str(why))
     detail = "; ".join([f"tried {', '.join(tried) or 'no key'}", *notes])
     raise NodeUnseen(
         endpoint.subject,

@@ -380,6 +380,56 @@ def test_a_node_without_python_is_unsuitable_and_told_so(
     assert "python3 is not on the PATH" in look.detail
 
 
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "ends by a signal": ("#!/bin/sh\nkill -SEGV $$\n", "as by a signal"),
+    "cannot write a byte": (
+        '#!/bin/sh\nulimit -f 0\nexec /usr/bin/python3 "$@"\n',
+        "could not start the agent: OSError",
+    ),
+    "has no interpreter": ("#!/nowhere/python3\n", "on the PATH"),
+}
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_python_that_cannot_work_is_told_at_once_and_in_words(
+    start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path, what: str
+) -> None:
+    program, said = PROGRAMS[what]
+    tool = tmp_path / "bin" / "python3"
+    _write(tool, program)
+    tool.chmod(0o755)
+    fleet = start_fleet(1, path=f"{tool.parent}:/usr/bin:/bin")
+    took, observed = timed(make_pool(agent=None), desired_of(fleet))
+    look = only(observed)
+    assert look.error is LookError.UNSUITABLE, look.detail
+    assert said in look.detail
+    assert took < 8, "it was waited for"
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ({"KexAlgorithms": "diffie-hellman-group1-sha1"}, "curve25519-sha256"),
+        ({"Ciphers": "chacha20-poly1305@openssh.com"}, "aes128-gcm@openssh.com"),
+        ({"MACs": "umac-128@openssh.com", "Ciphers": "aes128-ctr"}, "hmac-sha2-256"),
+    ],
+)
+def test_an_sshd_that_speaks_nothing_of_ours_is_told_what_would_do(
+    start_fleet: StartFleet, make_pool: MakePool, option: dict[str, str], word: str
+) -> None:
+    look = only(make_pool().look(desired_of(start_fleet(1, options=option))))
+    assert look.error is LookError.UNREACHABLE
+    assert word in look.hint
+
+
+def test_a_known_hosts_that_is_a_folder_is_none(
+    start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path
+) -> None:
+    (tmp_path / ".ssh" / "known_hosts").mkdir(parents=True)
+    look = only(make_pool().look(with_ssh(desired_of(start_fleet(1)), "node-1", host_key="")))
+    assert look.error is LookError.HOST_KEY
+
+
 def test_a_bootstrap_that_calls_the_node_unsuitable_is_quoted(
     start_fleet: StartFleet, make_pool: MakePool
 ) -> None:
