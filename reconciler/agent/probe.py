@@ -107,13 +107,13 @@ def _value(path: str) -> str:
 
 
 def resources(root: str) -> Json:
-    """What is free; each as this user's processes would have it."""
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    """What is free, and the limits as far as a launch of this user can have them raised."""
+    most = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     return {
         "ram_free_mib": _ram_free_mib(),
         "shm_free_mib": _free_mib("/dev/shm"),
         "disk_free_mib": _free_mib(root),
-        "memlock": "unlimited" if soft == resource.RLIM_INFINITY else "%d KiB" % (soft // 1024),
+        "memlock": "unlimited" if most == resource.RLIM_INFINITY else "%d KiB" % (most // 1024),
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
     }
 

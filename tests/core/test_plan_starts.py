@@ -226,3 +226,11 @@ def test_a_start_is_shown_with_its_reason_and_load_time() -> None:
     made = change(world, "chat-0")
     assert (made.symbol, made.load_minutes) == (Symbol.START, 9)
     assert made.reason
+
+
+def test_what_a_nodes_wall_clock_says_changes_no_plan() -> None:
+    world = chat(3, nodes=2).edit("llama", args=("--x",))
+    plain = planned(world)
+    assert plain.changes
+    for off_s in (-31_536_000.0, 1.0, 31_536_000.0, 4e9):
+        assert planned(world.answers_with("gpu-a", clock_s=1_700_000_000.0 + off_s)) == plain
