@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import importlib
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 
+from reconciler.cli.stopping import end_by, exit_code, handled
 from reconciler.errors import Exit, InvalidFleet, ReconcileError
 
 COMMANDS = {
@@ -36,8 +38,6 @@ COMMANDS = {
     "demo": "reconciler.cli.demo",
 }
 """Command → the module that defines it, imported when it is asked for."""
-
-INTERRUPTED = 130
 
 _OUTPUT_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -76,7 +76,8 @@ def run(args: Sequence[str], tree: click.Group | None = None) -> int:
     try:
         from reconciler.cli.reconcile import root
 
-        result = (tree or root).main(list(args), prog_name="reconcile", standalone_mode=False)
+        with handled(end_by, signal.SIGTERM):
+            result = (tree or root).main(list(args), prog_name="reconcile", standalone_mode=False)
         return int(result or 0)
     except InvalidFleet as error:
         _say_findings(error)
@@ -92,9 +93,11 @@ def run(args: Sequence[str], tree: click.Group | None = None) -> int:
     except click.ClickException as error:
         _say(f"Error: {error.format_message()}")
         return int(Exit.ERROR)
-    except (KeyboardInterrupt, click.Abort):
-        _say("Interrupted. What was started goes on; run `reconcile` again to go on from here.")
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        from reconciler.cli.reconcile import INTERRUPTED
+
+        _say(INTERRUPTED)
+        return exit_code(error)
     except BrokenPipeError:
         # The reader of our output has enough (`| head`): no error, and nothing to print it to.
         sys.stderr.close()

@@ -7,7 +7,6 @@ import signal
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
@@ -15,6 +14,7 @@ import click
 from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.options import repo_options, seconds
 from reconciler.cli.session import Session, utc_now
+from reconciler.cli.stopping import Interrupted, Stop, handled
 from reconciler.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def daemon(
 ) -> int:
     """Make the fleet follow a branch, pass after pass. SIGTERM or SIGINT ends it cleanly.
 
-    SIGHUP asks for a pass now. What runs on the nodes goes on without it.
+    A second one ends it at once, and its leases by time. SIGHUP asks for a pass now. What runs on
+    the nodes goes on without it.
     """
     import time
 
@@ -83,31 +84,23 @@ def daemon(
         telling = Telling(metrics, sink, logger)
         if listen is not None:
             stack.callback(_serve(listen, metrics, telling, report_json).close)
-        for number, act in (
-            (signal.SIGTERM, trigger.stop),
-            (signal.SIGINT, trigger.stop),
-            (signal.SIGHUP, trigger.poke),
-        ):
-            stack.callback(signal.signal, number, signal.signal(number, _handler(act)))
+        stop = Stop(trigger.stop, tell=False)
+        stack.enter_context(handled(stop.handle, signal.SIGTERM, signal.SIGINT))
+        stack.enter_context(handled(lambda number, frame: trigger.poke(), signal.SIGHUP))
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
         edges = session.edges(publisher=publishes)
         schedule = Schedule(interval_s=interval or 0.0)
-        request = Request(ref=session.ref)
+        request = Request(ref=session.ref, abrupt=stop.abrupt)
         rng = random.Random()
         loop = Daemon(edges, request, schedule, trigger, telling, lambda: rng.uniform(-1, 1))
         logger.info(
             "daemon starts", owner=edges.owner, repo=session.location, ref=session.ref or "HEAD"
         )
-        loop.run()
+        # A stop is how a daemon is meant to end, also in the middle of a fetch or a look.
+        with suppress(Interrupted):
+            loop.run()
         logger.info("daemon ends", owner=edges.owner)
     return int(Exit.OK)
-
-
-def _handler(act: Any) -> Any:
-    def handle(number: int, frame: FrameType | None) -> None:
-        act()
-
-    return handle
 
 
 def _stream(events: str) -> TextIO:

@@ -12,6 +12,7 @@ from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.options import output_option, repo_options, seconds
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
+from reconciler.cli.stopping import Stop, exit_code, handled
 from reconciler.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 SHORTEST_DIGEST = 15
 """`d1:` and 48 bits: enough that no other plan of this fleet is met by chance."""
 
+INTERRUPTED = "Interrupted. What was started goes on; run `reconcile` again to go on from here."
+
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 error; 2 changes present (a dry run with"
     " --detailed-exitcode); 3 partial; 4 blocked by a guard, a policy or a lease; 5 the plan is"
-    " stale."
+    " stale; 128 and the signal's number when interrupted."
 )
 
 
@@ -123,7 +126,9 @@ def root(
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
         edges = session.edges(publisher=publishes)
         wait_s = timeout if wait else 0.0
-        return _act(session, edges, output, expect or "", yes, allow_dirty, wait_s)
+        stop = Stop()
+        with handled(stop.handle):
+            return _act(session, edges, stop, output, expect or "", yes, allow_dirty, wait_s)
 
 
 def _dry_run(
@@ -204,6 +209,7 @@ def _say_warnings(session: Session) -> None:
 def _act(
     session: Session,
     edges: Edges,
+    stop: Stop,
     output: str,
     expect: str,
     yes: bool,
@@ -222,13 +228,16 @@ def _act(
     text = output == "text"
     reviewed = bool(expect)
     if not yes and not expect and text and can_ask():
-        before = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
+        with stop.abrupt():
+            before = run_pass(edges, Request(ref=session.ref, worktree=worktree, act=False))
         _show_problem(before)
         if before.plan is not None:
             show(plan_text(before.plan))
             reviewed = True
             if before.plan.steps:
-                if not agreed("Apply this plan?"):
+                with stop.abrupt():
+                    yes = agreed("Apply this plan?")
+                if not yes:
                     say("Nothing was applied.")
                     return int(Exit.ERROR)
                 expect = before.plan.plan_digest
@@ -237,9 +246,14 @@ def _act(
         worktree=worktree,
         expect=expect,
         on_plan=None if reviewed or not text else lambda plan: show(plan_text(plan)),
+        cancelled=stop.cancelled,
+        abrupt=stop.abrupt,
     )
     report = _wait(edges, request, wait_s, text) if wait_s else run_pass(edges, request)
     _show_report(report, output, time.monotonic() - began_s, waited=bool(wait_s))
+    if stop.number:
+        say(INTERRUPTED)
+        return exit_code(stop.number)
     return report.exit_code
 
 

@@ -82,12 +82,14 @@ class Daemon:
 
     def run(self) -> None:
         """Until stopped; then the leases are given back."""
-        while not self._trigger.stopping:
-            self._trigger.clear()
-            head = self._head()
-            moving = self._one_pass()
-            self._trigger.wait(self.pause_s(moving=moving), partial(self._is_past, head))
-        self._book.release(self._edges.pool)
+        try:
+            while not self._trigger.stopping:
+                self._trigger.clear()
+                head = self._head()
+                moving = self._one_pass()
+                self._trigger.wait(self.pause_s(moving=moving), partial(self._is_past, head))
+        finally:
+            self._book.release(self._edges.pool)
 
     def pause_s(self, *, moving: bool) -> float:
         """Until the next pass, if nothing happens before."""

@@ -31,19 +31,21 @@ if TYPE_CHECKING:
 def run_pass(edges: Edges, request: Request) -> PassReport:
     """One pass. Raises PlanIsStale where `expect` names another plan, else nothing on purpose."""
     watch = Stopwatch(edges.clock_s)
-    head = read_head(edges.source, request.ref, worktree=request.worktree)
-    looking = head.desired or inventory(edges.source, head, request.ref)
-    watch.lap("revision")
-    if looking is None:
-        return nothing(edges, request, head, watch)
-    looking, observed = look(edges, request, head, looking)
-    watch.lap("look")
+    with request.abrupt():
+        head = read_head(edges.source, request.ref, worktree=request.worktree)
+        looking = head.desired or inventory(edges.source, head, request.ref)
+        watch.lap("revision")
+        if looking is None:
+            return nothing(edges, request, head, watch)
+        looking, observed = look(edges, request, head, looking)
+        watch.lap("look")
     working = work_on(edges, head, observed, looking)
     watch.lap("revision")
     if working.desired is None:
         return idle(edges, request, head, working, looking, observed, watch)
     if working.desired.nodes.keys() != looking.nodes.keys() or working.repairs_only:
-        observed = edges.pool.look(working.desired, remember=request.act)
+        with request.abrupt():
+            observed = edges.pool.look(working.desired, remember=request.act)
         watch.lap("look")
     # Before the leases nobody is about to act: whose they are does not shape this plan.
     decision = decide(edges, working, replace(observed, owner=""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,9 @@ class Request:
     on_step: Callable[[StepResult], None] | None = None
     """Told of each step on each node as it ends."""
     cancelled: Callable[[], bool] = never
+    """Asked before each step: no new one is begun."""
+    abrupt: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Stands around what may be ended at once, since nothing is being done: a fetch, a look."""
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def _passes(
         done += tuple(step for step in last.steps if step.result == DONE)
         request = replace(request, expect="", on_plan=None, applied=last.revisions.applied)
         pause(PAUSE_S)
+        if request.cancelled():
+            return _ended(replace(last, steps=done), edges.clock_s() - began_s, over=True)
 
 
 def _ended(last: PassReport, took_s: float, *, over: bool) -> PassReport:

@@ -290,9 +290,8 @@ class World:
         commits = set()
         for node in self.nodes.nodes.values():
             with suppress(OSError, ValueError):
-                commits.add(
-                    json.loads((node.root / f"lease-{FLEET_ID}.json").read_text())["revision"]
-                )
+                lease = json.loads((node.root / f"lease-{FLEET_ID}.json").read_text())
+                commits.add(lease.get("revision", ""))
         return commits.pop() if len(commits) == 1 and commits != {""} else None
 
     def urls(self) -> dict[str, str]:
