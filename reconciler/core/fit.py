@@ -50,6 +50,8 @@ class Candidate:
     """All free ones of one type."""
     like: tuple[str, ...]
     """What all ranks of a replica must share: GPU class and type, fabric kind, adapters."""
+    spans: int = 1
+    """Over how many NVLink groups its rank's GPUs would lie at best."""
 
 
 # --- reasons ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from reconciler.core import blocks
 from reconciler.core.access import Access
 from reconciler.core.changes import Seat
 from reconciler.core.fit import (
@@ -27,12 +28,15 @@ from reconciler.core.fit import (
 )
 from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import NodeAnswer
-from reconciler.core.occupancy import NOBODY, STRANGER, GpuSlot, Ledger
+from reconciler.core.occupancy import NOBODY, STRANGER, Ledger
 from reconciler.core.verdict import Quarantine
 
 FAILURES_BEFORE_MOVE = 2
 """Starts that fail on one node before another one that fits is tried: the first failure may be
 chance, the third in one place would reject the profile without a second opinion."""
+
+
+Rank = tuple[bool, bool, int, int, int, str]
 
 
 @dataclass
@@ -196,7 +200,8 @@ class Placer:
         for kind in sorted(kinds):
             gpus = tuple(s for s in large if not kind or s.kind == kind)
             if len(gpus) >= count:
-                found.append(Candidate(node, gpus, likeness(ask, node, kind)))
+                spans = blocks.spans(gpus, count)
+                found.append(Candidate(node, gpus, likeness(ask, node, kind), spans))
         if found:
             return tuple(found), ""
         if len(slots) >= count > len(large):
@@ -219,7 +224,7 @@ class Placer:
         for fit in fits:
             groups.setdefault(fit.like, {}).setdefault(fit.node.name, fit)
         before = {place.node for place in ask.previous}
-        best: tuple[tuple[int, int, tuple[str, ...]], list[Candidate]] | None = None
+        best: tuple[tuple[int, int, int, tuple[str, ...]], list[Candidate]] | None = None
         for like in sorted(groups):
             members = groups[like].values()
             if len(members) < count:
@@ -231,21 +236,21 @@ class Placer:
                 chosen = [c for _, c in sorted(ranked, key=_first)[:count]]
             worn = sum(_worn(ask, c) for c in chosen)
             kept = sum(c.node.name in before for c in chosen)
-            score = (worn, -kept, like)
+            score = (worn, -kept, sum(c.spans for c in chosen), like)
             if best is None or score < best[0]:
                 best = score, chosen
         return best[1] if best else None
 
-    def _rank(
-        self, ask: Ask, before: set[str], candidate: Candidate
-    ) -> tuple[bool, bool, int, int, str]:
-        """Lowest first: not worn out, where it was, then spread or pack, then by name."""
+    def _rank(self, ask: Ask, before: set[str], candidate: Candidate) -> Rank:
+        """Lowest first: not worn out, where it was, where NVLink joins its GPUs, then spread or
+        pack, then by name."""
         name = candidate.node.name
         free = len(candidate.gpus)
         near = self._beside.get((ask.placement.name, name), 0) if ask.placement.spread else 0
         return (
             _worn(ask, candidate),
             name not in before,
+            candidate.spans,
             near,
             -free if ask.placement.spread else free,
             name,
@@ -264,44 +269,19 @@ class Placer:
         for rank in range(len(group)):
             chosen = ranks[rank] if rank in ranks else next(rest)
             same = rank in had and had[rank].node == chosen.node.name
-            gpus = choose_gpus(
-                chosen.gpus, ask.resolved.profile.gpus_per_node, had[rank].gpus if same else ()
+            gpus = blocks.choose(
+                chosen.gpus,
+                ask.resolved.profile.gpus_per_node,
+                had[rank].gpus if same else (),
+                self._ledger.use(chosen.node.name).slots,
             )
             seats.append(Seat(chosen.node.name, gpus))
         return tuple(seats)
-
-
-def choose_gpus(free: Sequence[GpuSlot], count: int, before: Sequence[str] = ()) -> tuple[str, ...]:
-    """`count` of the free GPUs: those of before, else one NVLink group, else an aligned block.
-
-    An aligned block (GPUs 4-7, not 3-6) leaves room for the next block of the same size.
-    """
-    mine = [s for s in free if s.uuid in before]
-    if len(mine) >= count:
-        return tuple(s.uuid for s in mine[:count])
-    if mine:
-        rest = [s for s in free if s.uuid not in before]
-        chosen = sorted(mine + rest[: count - len(mine)], key=lambda s: s.index)
-        return tuple(s.uuid for s in chosen)
-    groups: dict[int, list[GpuSlot]] = {}
-    for slot in free:
-        if slot.group is not None:
-            groups.setdefault(slot.group, []).append(slot)
-    fitting = [(len(slots), group) for group, slots in groups.items() if len(slots) >= count]
-    pool = groups[min(fitting)[1]] if fitting else list(free)
-    by_index = {s.index: s for s in pool}
-    for first in range(0, max(by_index, default=0) + 1, max(count, 1)):
-        block = range(first, first + count)
-        if all(i in by_index for i in block):
-            return tuple(by_index[i].uuid for i in block)
-    return tuple(s.uuid for s in pool[:count])
 
 
 def _worn(ask: Ask, candidate: Candidate) -> bool:
     return ask.failures.get(candidate.node.name, 0) >= FAILURES_BEFORE_MOVE
 
 
-def _first(
-    ranked: tuple[tuple[bool, bool, int, int, str], Candidate],
-) -> tuple[bool, bool, int, int, str]:
+def _first(ranked: tuple[Rank, Candidate]) -> Rank:
     return ranked[0]

@@ -5,11 +5,13 @@ Nothing in here changes what is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from reconciler.core import blocks
 from reconciler.core.access import Access
 from reconciler.core.changes import Change, Hold, Reason, StartStep
 from reconciler.core.model import Desired, NodeState
+from reconciler.core.occupancy import GpuSlot
 
 
 def departed(desired: Desired, access: Access) -> list[Hold]:
@@ -54,6 +56,20 @@ def lacking_gpus(desired: Desired, access: Access) -> list[str]:
             lost = ", ".join([*told, *(f"{uuid} (not seen)" for uuid in absent)])
             text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
             found.append(f"{text}: {lost}" if lost else text)
+    return found
+
+
+def apart(changes: Sequence[Change], slots: Callable[[str], Sequence[GpuSlot]]) -> list[str]:
+    """Ranks that get GPUs which NVLink does not join: no node that it may use had a whole group."""
+    found = []
+    for change in (c for c in changes if c.steps):
+        for seat in change.after_seats if change.after_seats != change.before_seats else ():
+            groups = blocks.joined(slots(seat.node), seat.gpus)
+            if groups > 1:
+                found.append(
+                    f"replica {change.address}: its {len(seat.gpus)} GPUs on {seat.node} lie in"
+                    f" {groups} NVLink groups, and no node that it may use has so many free in one"
+                )
     return found
 
 

@@ -17,7 +17,7 @@ from reconciler.core.ids import IdSource, launch_id
 from reconciler.core.labels import LabelBook
 from reconciler.core.model import Desired, Placement, ResolvedProfile
 from reconciler.core.observed import Place
-from reconciler.core.occupancy import Ledger
+from reconciler.core.occupancy import GpuSlot, Ledger
 from reconciler.core.place import Placer
 from reconciler.core.verdict import JudgedReplica
 
@@ -96,6 +96,10 @@ class Starter:
             failures=_failures(replica),
             without=without,
         )
+
+    def gpus_of(self, node: str) -> Sequence[GpuSlot]:
+        """All GPUs of a node, free or not."""
+        return self._ledger.use(node).slots
 
     def free_now(self, seats: Sequence[Seat]) -> bool:
         """Whether every GPU of the seats is free at this moment."""

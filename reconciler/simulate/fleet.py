@@ -6,7 +6,7 @@ it answers with a `Fate`. Two reconcilers that are driven in turns interleave in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,9 @@ from reconciler.simulate.node import SimGpu, SimNode
 
 REPLY_LOST_S = 2.0
 """Virtual seconds that a request costs which is never answered."""
+
+BOARD = 4
+"""GPUs that NVLink joins, unless a fleet says otherwise."""
 
 
 class Fate(StrEnum):
@@ -78,14 +81,23 @@ class SimFleet:
         behave: Callable[[Mapping[str, Any]], Behaviour],
         bugs: frozenset[str] = frozenset(),
         skews: Mapping[str, tuple[float, float]] | None = None,
+        links: Mapping[str, Sequence[int | None]] | None = None,
     ) -> SimFleet:
-        """Empty machines as the inventory describes them. `skews`: how nodes' clocks are off."""
+        """Empty machines as the inventory describes them. `skews`: how nodes' clocks are off;
+        `links`: the NVLink group of each of a node's GPUs (boards of four, unless said)."""
         fleet = cls(behave, bugs=bugs)
         for name in sorted(desired.nodes):
-            fleet.add(desired.nodes[name], *(skews or {}).get(name, (0.0, 1.0)))
+            skew = (skews or {}).get(name, (0.0, 1.0))
+            fleet.add(desired.nodes[name], *skew, (links or {}).get(name, ()))
         return fleet
 
-    def add(self, node: Node, offset_s: float = 0.0, rate: float = 1.0) -> SimNode:
+    def add(
+        self,
+        node: Node,
+        offset_s: float = 0.0,
+        rate: float = 1.0,
+        links: Sequence[int | None] = (),
+    ) -> SimNode:
         """One more machine, with nothing on it. Its clock starts `offset_s` off and runs at `rate`.
 
         Nothing may compare the clocks of two nodes, so nothing may depend on these.
@@ -99,7 +111,10 @@ class SimFleet:
         made = SimNode(
             name=node.name,
             address=node.address,
-            gpus=tuple(SimGpu(uuid, index, index // 4) for index, uuid in enumerate(ids)),
+            gpus=tuple(
+                SimGpu(uuid, index, links[index] if links else index // BOARD)
+                for index, uuid in enumerate(ids)
+            ),
             now=lambda: offset_s + rate * self.clock.now,
             behave=self.behave,
             whole=self.whole,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reconciler.core.model import AdapterPort, GpuInventory, Needs, Node, NodeFabric
+from reconciler.core.model import AdapterPort, GpuInventory, Needs, NodeFabric
 from reconciler.core.observed import (
     AdapterSeen,
     GpuProcess,
     GpuSeen,
     GpusPart,
     Network,
-    NodeAnswer,
     NodeHold,
     Resources,
 )
-from reconciler.core.occupancy import GpuSlot, read_node
-from reconciler.core.place import choose_gpus
 from tests.core.ask_plan import gpus, hold, lease, planned, started
 from tests.core.build_world import World
 
@@ -242,28 +239,49 @@ def test_a_replica_stays_where_it_is_when_a_better_place_comes_up() -> None:
     assert planned(world.with_nodes("n2", "n3")).changes == ()
 
 
-def test_declared_gpus_are_given_by_the_groups_that_the_document_tells() -> None:
-    inventory = GpuInventory("h100", 4, "declared", link_groups=((0, 3), (1, 2)))
-    node = Node("n", "10.0.0.1", "p", inventory)
-    listed = read_node(node, NodeAnswer("1.0", "m", "b")).slots
-    assert choose_gpus(listed, 2) == ("n-gpu-0", "n-gpu-3")
-    assert choose_gpus(listed[1:], 2) == ("n-gpu-1", "n-gpu-2")
-    lone = replace(node, gpus=replace(inventory, link_groups=((1, 2),)))
-    # A single GPU is taken from those that no link would miss.
-    assert choose_gpus(read_node(lone, NodeAnswer("1.0", "m", "b")).slots, 1) == ("n-gpu-0",)
-    assert choose_gpus(read_node(lone, NodeAnswer("1.0", "m", "b")).slots[1:], 1) == ("n-gpu-3",)
+# --- NVLink ---------------------------------------------------------------------------------------
 
 
-def slots(*free: int, groups: dict[int, int] | None = None) -> list[GpuSlot]:
-    return [GpuSlot(f"G{i}", i, "h100", None, (groups or {}).get(i)) for i in free]
+def linked(world: World, node: str, *groups: int | None, busy: tuple[int, ...] = ()) -> World:
+    """The NVLink group of each GPU of a node; strangers are on the busy ones."""
+    items = tuple(
+        GpuSeen(f"{node}{i}", i, nvlink_group=g, processes=(GpuProcess(9),) if i in busy else ())
+        for i, g in enumerate(groups)
+    )
+    world = world if node in world.nodes else world.node(node, gpus=len(groups))
+    return world.answers_with(node, gpus=GpusPart(items))
 
 
-def test_gpus_of_before_then_an_nvlink_group_then_an_aligned_block() -> None:
-    assert choose_gpus(slots(0, 1, 2, 3), 2, ("G3", "G1")) == ("G1", "G3")
-    assert choose_gpus(slots(0, 1, 2), 2, ("G2",)) == ("G0", "G2")
-    halves = {i: i // 4 for i in range(8)}
-    assert choose_gpus(slots(1, 2, 3, 4, 5, groups=halves), 2) == ("G4", "G5")
-    assert choose_gpus(slots(2, 3, 4, 5, 6, 7, groups=halves), 4) == ("G4", "G5", "G6", "G7")
-    assert choose_gpus(slots(1, 2, 3), 2) == ("G2", "G3")
-    assert choose_gpus(slots(1, 3, 5), 2) == ("G1", "G3")
-    assert choose_gpus(slots(0, 1), 0) == ()
+def test_a_node_with_a_whole_group_comes_before_one_where_the_block_would_lie_in_two() -> None:
+    world = linked(wants(4), "n1", 0, 0, 0, 0, 1, 1, 1, 1, busy=(0, 4))
+    assert started(planned(world)) == {"chat-0": ("n1",)}
+    world = linked(world, "n2", 0, 0, 0, 0, 1, 1, 1, 1, busy=(0, 1, 2, 3))
+    assert started(planned(world)) == {"chat-0": ("n2",)}
+    assert planned(world).warnings == ()
+    packed = world.edit_placement("chat", spread=False)
+    assert started(planned(packed)) == {"chat-0": ("n2",)}
+
+
+def test_a_block_in_two_groups_is_taken_where_nothing_else_fits_and_the_plan_says_so() -> None:
+    world = linked(wants(4), "n1", 0, 0, 0, 0, 1, 1, 1, 1, busy=(0, 1, 4))
+    assert gpus(planned(world), "chat-0") == (("n12", "n15", "n16", "n17"),)
+    assert planned(world).warnings == (
+        "replica chat-0: its 4 GPUs on n1 lie in 2 NVLink groups, and no node that it may use has"
+        " so many free in one",
+    )
+
+
+def test_where_nvlink_joins_nothing_or_is_not_known_nothing_is_said() -> None:
+    alone = linked(wants(4), "n1", *range(8))
+    unknown = linked(wants(4), "n1", *[None] * 8)
+    for world in (alone, unknown):
+        assert gpus(planned(world), "chat-0") == (("n10", "n11", "n12", "n13"),)
+        assert planned(world).warnings == ()
+
+
+def test_a_replica_stays_on_its_gpus_though_they_lie_in_two_groups() -> None:
+    world = linked(wants(2, rollout={"max_surge": 0}), "n1", 0, 0, 1, 1)
+    world = world.launch("chat-0", on="n1", gpus=("n11", "n12")).edit("llama", args=("--ctx", "2"))
+    made = planned(world)
+    assert [s.gpus for s in made.changes[0].after_seats] == [("n11", "n12")]
+    assert made.warnings == ()

@@ -94,3 +94,19 @@ def skews(rng: random.Random, desired: Desired) -> dict[str, tuple[float, float]
         name: (rng.choice([0.0, 5_000.0, 900_000.0]), rng.choice([1.0, 0.99, 1.01]))
         for name in sorted(desired.nodes)
     }
+
+
+LINKS: tuple[tuple[int | None, ...], ...] = (
+    (None, None, None, None),
+    (0, 1, 2, 3),
+    (0, 0, 0, 0),
+    (0, 0, 1, 1),
+    (0, 1, 0, 1),
+    (0, 1, 1, 0),
+)
+
+
+def links(rng: random.Random, desired: Desired) -> dict[str, tuple[int | None, ...]]:
+    """Node → which of its GPUs NVLink joins: not known, none, all, or two and two, neighbours or
+    not."""
+    return {name: rng.choice(LINKS) for name in sorted(desired.nodes)}

@@ -21,6 +21,7 @@ def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list
     return [
         *nothing_is_given_twice(observed, plan),
         *no_shard_has_two_fabrics(desired, plan),
+        *no_block_lies_in_two_link_groups_beside_a_whole_one(observed, diff, plan),
         *only_nodes_that_may_be_acted_on(desired, observed, plan),
         *what_is_not_understood_is_left_alone(diff, plan),
         *voluntary_stops_keep_enough_ready(desired, diff, plan),
@@ -78,6 +79,35 @@ def no_shard_has_two_fabrics(desired: Desired, plan: Plan) -> Iterator[str]:
                 yield f"{step.launch} mixes GPU classes"
             if len({s.node for s in step.shards}) != len(step.shards):
                 yield f"{step.launch} has two ranks on one node"
+
+
+def no_block_lies_in_two_link_groups_beside_a_whole_one(
+    observed: Observed, diff: Diff, plan: Plan
+) -> Iterator[str]:
+    """A rank's GPUs lie in two NVLink groups only where none of its node has as many free, and a
+    replica that keeps its GPUs may keep them however they lie."""
+    had = {
+        (r.replica, p.node): set(p.gpus)
+        for r in diff.replicas
+        for j in reversed(r.launches)
+        for p in j.view.places
+    }
+    shards = [s for step in plan.steps if isinstance(step, StartStep) for s in step.shards]
+    given = {g for s in shards for p in s.spec["places"] for g in p["gpus"]}
+    for shard in shards:
+        (mine,) = (set(p["gpus"]) for p in shard.spec["places"] if p["node"] == shard.node)
+        answer = observed.answer(shard.node)
+        items = answer.gpus.items if answer else ()
+        groups = {g.uuid: g.nvlink_group for g in items if g.nvlink_group is not None}
+        open_ = Counter(
+            groups[g.uuid]
+            for g in items
+            if g.uuid in groups and not (g.processes or g.error or g.uuid in given - mine)
+        )
+        whole = [n for n, count in open_.items() if count >= len(mine)]
+        split = len({groups[g] for g in mine if g in groups}) > 1
+        if split and whole and not mine & had.get((shard.spec["replica"], shard.node), set()):
+            yield f"{shard.spec['launch']} lies in two NVLink groups of {shard.node}"
 
 
 def only_nodes_that_may_be_acted_on(

@@ -21,7 +21,7 @@ from reconciler.simulate.node import own_place
 from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
 from tests.sim import oracle
 from tests.sim.edits import BAD, Repo
-from tests.sim.first import FLEET_ID, behave, first_revision, skews
+from tests.sim.first import FLEET_ID, behave, first_revision, links, skews
 from tests.sim.troubles import trouble
 
 TICK_S = 10.0
@@ -73,7 +73,9 @@ class Story:
         numbers = itertools.count()
         self.ids: Callable[[], str] = lambda: f"s{next(numbers)}"
         first = first_revision(self.rng)
-        self.fleet = SimFleet.of(first, behave, self.bugs, skews(self.rng, first))
+        self.fleet = SimFleet.of(
+            first, behave, self.bugs, skews(self.rng, first), links(self.rng, first)
+        )
         self.repo = Repo(
             self.rng,
             first,
@@ -260,7 +262,8 @@ class Story:
             placement = self.desired.placements.get(replica.placement)
             subject = f"replica {replica.replica}"
             if not replica.wanted:
-                if Reason.BLAST_RADIUS not in whole:
+                # Of a model that has to keep what serves while others of it have no place.
+                if Reason.BLAST_RADIUS not in whole and subject not in held:
                     self._broken(f"{replica.replica} is left over: {describe(made)}")
                 continue
             if placement is not None and placement.suspend:

@@ -237,6 +237,11 @@ def _only_shards(keep: Callable[[Shard], bool]) -> Callable[[NodeAnswer], NodeAn
     return change
 
 
+def _unlinked(answer: NodeAnswer) -> NodeAnswer:
+    items = tuple(replace(g, nvlink_group=None) for g in answer.gpus.items)
+    return replace(answer, gpus=replace(answer.gpus, items=items))
+
+
 def _all_ports_free(answer: NodeAnswer) -> NodeAnswer:
     shards = tuple(
         replace(
@@ -343,6 +348,7 @@ BUGS: dict[str, Bug] = {
     "departed nodes are used again": told_desired(lambda d: replace(d, departed=frozenset())),
     "departed nodes are not asked": Bug(differ=_without_departed),
     "GPU classes are mixed": told_desired(_one_class),
+    "NVLink groups are not asked": told_observed(_unlinked),
     "what stops is free already": told_observed(_only_shards(lambda s: not s.stop_asked)),
     "what starts is not there yet": told_observed(_only_shards(lambda s: s.ever_ready)),
     "ports of the living are free": told_observed(_all_ports_free),
