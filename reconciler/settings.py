@@ -16,7 +16,7 @@ from pathlib import Path
 from reconciler.errors import SettingsError
 
 VARIABLES = {
-    "RECONCILE_CACHE_DIR": "folder of mirrors and last looks; default: the user's cache folder",
+    "RECONCILE_CACHE_DIR": "folder of mirrors, parsed files, last looks; default: the user's cache",
     "RECONCILE_OWNER": "name under which leases are taken; default: user@host and this clone",
     "RECONCILE_KNOWN_HOSTS": "known_hosts file beside ~/.ssh/known_hosts and the inventory's keys",
     "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",

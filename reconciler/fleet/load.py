@@ -15,6 +15,7 @@ from typing import TypeVar
 from reconciler.core.changes import Reason
 from reconciler.core.model import Desired, Revision
 from reconciler.fleet import schemas
+from reconciler.fleet.cache import DocumentCache
 from reconciler.fleet.checks import check
 from reconciler.fleet.explain import explain
 from reconciler.fleet.extends import Cycle, TooLong, chain, merged, size
@@ -22,7 +23,7 @@ from reconciler.fleet.findings import Finding, dotted, nearest, ordered, quoted
 from reconciler.fleet.limits import Limits
 from reconciler.fleet.memory import Known, Memory
 from reconciler.fleet.repo import Entry, Repo, SourceFile, safe_name
-from reconciler.fleet.strictyaml import Document, parse
+from reconciler.fleet.strictyaml import Document, Parsed, parse
 
 T = TypeVar("T")
 
@@ -43,11 +44,15 @@ def load(
     limits: Limits | None = None,
     found: Iterable[Finding] = (),
     memory: Memory | None = None,
+    cache: DocumentCache | None = None,
 ) -> Loaded:
-    """The fleet that `files` describe. `found`: what was already wrong with the tree."""
+    """The fleet that `files` describe. `found`: what was already wrong with the tree.
+
+    `memory` and `cache` are filled and change no result; to write the cache is the caller's.
+    """
     limits = limits or Limits()
     findings = list(found)
-    repo = Repo({file.path: file for file in files}, limits, memory or Memory())
+    repo = _repo(files, limits, memory, cache)
     repo.blind = any(not f.warning for f in findings)
     _read_all(repo, files, findings)
     _resolve_profiles(repo, findings)
@@ -59,6 +64,16 @@ def load(
     return Loaded(desired, ordered(findings))
 
 
+def _repo(
+    files: Sequence[SourceFile],
+    limits: Limits,
+    memory: Memory | None,
+    cache: DocumentCache | None,
+) -> Repo:
+    named = {file.path: file for file in files}
+    return Repo(named, limits, memory or Memory(), cache or DocumentCache())
+
+
 def inventory(
     files: Sequence[SourceFile],
     revision: Revision,
@@ -66,6 +81,7 @@ def inventory(
     limits: Limits | None = None,
     found: Iterable[Finding] = (),
     memory: Memory | None = None,
+    cache: DocumentCache | None = None,
 ) -> Loaded:
     """Only which nodes there are: the Fleet and Node documents, whatever is wrong with the rest.
 
@@ -73,7 +89,7 @@ def inventory(
     """
     limits = limits or Limits()
     findings = list(found)
-    repo = Repo({file.path: file for file in files}, limits, memory or Memory())
+    repo = _repo(files, limits, memory, cache)
     _read_all(repo, files, findings)
     repo.entries = {kind: dict(repo.of(kind)) for kind in ("Fleet", "Node")}
     _one_fleet(repo, findings)
@@ -117,6 +133,7 @@ def _read_all(repo: Repo, files: Sequence[SourceFile], findings: list[Finding]) 
         if before is None or not file.id or before.id != file.id:
             before = _read_file(repo, file, findings)
         else:
+            repo.cache.still_used(file.id)
             for kind, document, value in before.documents:
                 _define(repo, Entry(kind, value.name, document, value), findings)
         if before.id:
@@ -135,7 +152,7 @@ def _read_all(repo: Repo, files: Sequence[SourceFile], findings: list[Finding]) 
 
 def _read_file(repo: Repo, file: SourceFile, findings: list[Finding]) -> Known:
     """Read one file; what is given back has an id only if the file may be remembered."""
-    parsed = parse(file.path, file.raw, repo.limits)
+    parsed = _parsed(repo, file)
     clean = not parsed.findings and parsed.complete
     findings += parsed.findings
     repo.blind |= not parsed.complete
@@ -151,6 +168,16 @@ def _read_file(repo: Repo, file: SourceFile, findings: list[Finding]) -> Known:
             documents.append((entry.kind, document, entry.value))
             _define(repo, entry, findings)
     return Known(file.id if clean else "", parsed.values, tuple(documents))
+
+
+def _parsed(repo: Repo, file: SourceFile) -> Parsed:
+    known = repo.cache.get(file.id, file.path)
+    if known is not None:
+        return known
+    raw = file.raw
+    parsed = parse(file.path, raw, repo.limits)
+    repo.cache.put(file.id, parsed, len(raw))
+    return parsed
 
 
 def _read(repo: Repo, document: Document, findings: list[Finding]) -> Entry | None:

@@ -1,8 +1,8 @@
 """What a daemon remembers of the revision before: files that are the same are not read again.
 
 A file is known by its path and blob id, so nothing in here can be stale, and losing it costs only
-time. Only files without findings are kept: whatever is wrong is found and told anew each time. Not
-on disk: a command starts, reads ten thousand documents in one to two seconds, and ends.
+time. Only files without findings are kept: whatever is wrong is found and told anew each time. In
+this process only; what outlives it is cache.py's.
 """
 
 from __future__ import annotations

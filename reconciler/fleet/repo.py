@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reconciler.core.changes import Reason
+from reconciler.fleet.cache import DocumentCache
 from reconciler.fleet.explain import place
 from reconciler.fleet.findings import Finding, dotted, listed, nearest
 from reconciler.fleet.limits import Limits
@@ -77,6 +78,7 @@ class Repo:
     files: Mapping[str, SourceFile]
     limits: Limits
     memory: Memory = field(default_factory=Memory)
+    cache: DocumentCache = field(default_factory=DocumentCache)
     entries: dict[str, dict[str, Entry]] = field(default_factory=dict)
     broken: dict[str, set[str]] = field(default_factory=dict)
     """Names by kind of documents that do not fit: a reference to them is not dangling."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from pygit2.enums import SortMode
 
 from reconciler.core.model import Desired, Revision
 from reconciler.errors import DamagedRepo, GitError, InvalidFleet
+from reconciler.fleet.cache import SUFFIX, DocumentCache
 from reconciler.fleet.fetcher import Fetcher, has_password, shown_url
 from reconciler.fleet.findings import Finding, errors, listed, nearest, quoted, summary
 from reconciler.fleet.followed import Followed
@@ -65,6 +66,9 @@ class Source:
         """By commit, the last read last: a mirror that is lost meanwhile costs no repair."""
         self._roots: dict[str, str] = {}
         self._memory = Memory()
+        self._cache_file: Path | None = None
+        self._cache: DocumentCache | None = None
+        """Read when the first revision is."""
         self._last: tuple[pygit2.Oid, Callable[..., Loaded], Loaded] | None = None
         """The tree that was read last, by which function, and what came of it."""
         self.limits = Limits()
@@ -90,7 +94,9 @@ class Source:
             mirror = cache_dir / f"{name}.git"
             fetcher = Fetcher(location, mirror, timeout_s)
             followed = Followed(cache_dir / f"{name}.followed.json")
-            return cls(_open_mirror(mirror), None, "", fetcher, followed)
+            made = cls(_open_mirror(mirror), None, "", fetcher, followed)
+            made._cache_file = cache_dir / f"{name}{SUFFIX}"
+            return made
         if _OTHER_URL.match(location):
             raise GitError(
                 f"repo {quoted(shown_url(location))}",
@@ -101,7 +107,9 @@ class Source:
             host, _, path = location.partition(":")
             hint = f"write ssh://{host}/{path}"
             raise GitError(f"repo {quoted(location)}", "it is not a path or URL", hint)
-        return cls._open_path(Path(location), cache_dir)
+        made = cls._open_path(Path(location), cache_dir)
+        made._cache_file = cache_dir / f"{_name(str(Path(location).resolve()))}{SUFFIX}"
+        return made
 
     @classmethod
     def _open_path(cls, path: Path, cache_dir: Path) -> Source:
@@ -359,14 +367,30 @@ class Source:
             for path in chosen.paths
         ]
         found = self._placed(chosen.findings)
-        loaded = reader(files, revision, limits=self.limits, found=found, memory=self._memory)
+        loaded = self._read(reader, files, revision, found, self._memory)
         self._last = (tree.id, reader, loaded)
+        return loaded
+
+    def _read(
+        self,
+        reader: Callable[..., Loaded],
+        files: list[SourceFile],
+        revision: Revision,
+        found: Sequence[Finding],
+        memory: Memory | None = None,
+    ) -> Loaded:
+        cache, limits = self._cache, self.limits
+        if self._cache_file is not None and (cache is None or cache.limits != limits):
+            cache = self._cache = DocumentCache.open(self._cache_file, limits)
+        cache = cache or DocumentCache()
+        loaded = reader(files, revision, limits=limits, found=found, memory=memory, cache=cache)
+        cache.save()
         return loaded
 
     def check_worktree(self) -> Loaded:
         """As `load_worktree`, with the findings as a value. Raises GitError."""
         files, findings = self._read_worktree()
-        return load(files, self._worktree_revision(files), limits=self.limits, found=findings)
+        return self._read(load, files, self._worktree_revision(files), findings)
 
     def is_dirty(self) -> bool:
         """Whether the working tree differs from a commit that is HEAD, valid or not. GitError."""
@@ -389,7 +413,7 @@ class Source:
                     refused(self._prefix + path, f"cannot be read: {error.strerror}", "")
                 )
                 continue
-            files.append(SourceFile(self._prefix + path, raw))
+            files.append(SourceFile(self._prefix + path, raw, str(pygit2.hash(raw))))
         return files, findings
 
     def _worktree_revision(self, files: list[SourceFile]) -> Revision:
@@ -403,7 +427,7 @@ class Source:
         entries, ids, _ = list_tree(repo, tree, self.limits)
         chosen = choose(entries, self.limits)
         committed = {self._prefix + path: str(ids[path]) for path in chosen.paths}
-        present = {file.path: str(pygit2.hash(file.raw)) for file in files}
+        present = {file.path: file.id for file in files}
         return Revision(head.commit, head.ref, committed != present, head.root_commit)
 
     def _fleet_tree(self, commit: str) -> pygit2.Tree | None:

@@ -67,6 +67,8 @@ class Parsed:
     complete: bool = True
     """False: reading ended early, so the file may define more than is known."""
     values: int = 0
+    aliases: bool = False
+    """Some value is written once and used again."""
 
 
 KEY = "\0key"
@@ -311,6 +313,7 @@ class _Walk:
             raise _Stop
         value, count = known
         self.values += count
+        self.out.aliases = True
         stack = self.stack
         if stack and stack[-1].is_map and stack[-1].key is _NO_KEY:
             self._report(f"alias *{name} is used as a key", "write the key out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ def test_the_readmes_fleet_repo_validates_without_a_finding(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, "-m", "reconciler.cli", "--repo", str(tmp_path), "validate", "--strict"],
         cwd=ROOT,
+        env={**os.environ, "RECONCILE_CACHE_DIR": str(tmp_path / ".git" / "cache")},
         capture_output=True,
         text=True,
         timeout=30,
