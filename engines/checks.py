@@ -221,6 +221,7 @@ def check_shape(
     yield from _check_sidecars(profile)
     yield from runtime_checks.check(profile)
     yield from references.check(profile, ports)
+    yield from references.check_secrets(profile)
 
 
 def _check_ports(profile: EngineProfile, ports: tuple[str, ...]) -> Iterator[Problem]:

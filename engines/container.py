@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from engines.base import Command, Container, EngineProfile, Host, LaunchRequest, Shard
 from engines.environment import RDMA_KINDS
+from engines.references import secret_names
+from engines.secretref import FOLDER
 
 MARK = "RECONCILE_MARK"
 """What the node finds a launch's processes by. Inside too: a GPU held by a process without it is
@@ -119,6 +121,8 @@ def _read_only(request: LaunchRequest, host: Host, shard: Shard) -> Iterator[str
         yield from (f for f in host.model_files if not f.startswith(f"{weights}/"))
     if shard.files:
         yield f"{host.launch_dir}/files"
+    if secret_names(request.profile, shard.rank):
+        yield f"{host.launch_dir}/{FOLDER}"
     if request.profile.engine == "sim":
         yield host.agent
 

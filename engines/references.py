@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from engines import addresses
+from engines import addresses, secretref
 from engines.base import EngineProfile, Fabric, LaunchRequest, Problem, RenderedFile
 
 REFERENCE = re.compile(r"\$(\$?)\(([^()\s]*)\)?")
@@ -34,7 +34,8 @@ NAMES: Mapping[str, str] = {
     "model.path": "path of the weights on this node",
     "model.name": "first served name",
     "launch.id": "id of this launch",
-    "launch.dir": "folder of this launch on the node; rendered files are in `files` in it",
+    "launch.dir": "folder of this launch on the node; rendered files are in `files` in it, secrets "
+    "of the reconciler in `secrets`",
     "replica": "id of the replica",
     "bootstrap.interface": "interface that carries node.address",
     "fabric.interface": "interface of the placement's fabric",
@@ -138,6 +139,42 @@ def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:
         for match in REFERENCE.finditer(text)
         if not match[1] and (match[2] not in known or not match[0].endswith(")"))
     ]
+
+
+def secret_names(profile: EngineProfile, rank: int) -> tuple[str, ...]:
+    """The reconciler's secrets that `rank` needs: those of variables, and those named by path."""
+    others = "worker." if rank == 0 else "leader."
+    found = set(secretref.names(profile.secrets.values()))
+    for path, text in _texts(profile):
+        if not path.startswith(others):
+            found.update(name for name, _ in _secret_paths(text) if name)
+    return tuple(sorted(found))
+
+
+def check_secrets(profile: EngineProfile) -> Iterator[Problem]:
+    """A finding for each path under `$(launch.dir)/secrets` that can be no secret's file."""
+    rule = "a name has small letters, digits, '.', '_' and '-', and stands right under 'secrets'"
+    for path, text in _texts(profile):
+        for name, rest in _secret_paths(text):
+            if rest:
+                wrong = f"$(launch.dir)/{secretref.FOLDER}/{name}{rest}"
+                yield Problem(path, f"{wrong} is no secret of the reconciler", rule)
+
+
+def _secret_paths(text: str) -> Iterator[tuple[str, str]]:
+    """(name, what follows it and is wrong) of each path under the folder of secrets."""
+    for match in REFERENCE.finditer(text):
+        if match[1] or match[2] != "launch.dir":
+            continue
+        under = _UNDER_SECRETS.match(text, match.end())
+        if under is not None:
+            yield under["name"] or "", under["rest"]
+
+
+_UNDER_SECRETS = re.compile(
+    rf"/{secretref.FOLDER}/(?P<name>{secretref.NAME.pattern})?(?P<rest>[\w/.-]*[\w/-]|[.]{{2}})?"
+)
+"""A dot behind a name ends a sentence."""
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

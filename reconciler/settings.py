@@ -22,9 +22,11 @@ VARIABLES = {
     "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",
     "RECONCILE_ENDPOINTS_DIR": "folder in which endpoints are published; as --endpoints",
     "RECONCILE_ENDPOINTS_HOOK": "command that is run after a change of them; as --endpoints-hook",
+    "RECONCILE_SECRETS_DIR": "folder of `reconciler:NAME` secrets, as --secrets; default: "
+    "reconcile/secrets in the user's configuration folder",
     "NO_COLOR": "any text: no colours",
 }
-"""What is read, for `reconcile --help` and the documentation (HOME, USER, XDG_CACHE_HOME too)."""
+"""What is read, for `reconcile --help` and the documentation (HOME, USER, XDG_*_HOME too)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Settings:
     user: str
     host: str
     cache_dir: Path
+    secrets_dir: Path
     owner: str = ""
     known_hosts: Path | None = None
     ssh_config: Path | None = None
@@ -48,12 +51,14 @@ class Settings:
         env = os.environ if environ is None else environ
         home = Path(env.get("HOME") or os.path.expanduser("~"))
         default = Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "reconcile"
+        config = Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "reconcile"
         known_hosts = _file(env, "RECONCILE_KNOWN_HOSTS")
         return cls(
             home=home,
             user=env.get("USER") or getpass.getuser(),
             host=socket.gethostname(),
             cache_dir=_absolute(env, "RECONCILE_CACHE_DIR") or default,
+            secrets_dir=_absolute(env, "RECONCILE_SECRETS_DIR") or config / "secrets",
             owner=env.get("RECONCILE_OWNER", ""),
             known_hosts=known_hosts,
             ssh_config=_file(env, "RECONCILE_SSH_CONFIG"),

@@ -19,6 +19,7 @@ from . import (
     preflight,
     records,
     retention,
+    secretfiles,
     spawn,
     store,
 )
@@ -73,12 +74,14 @@ class Actor:
         """`started`, `already` or `ended`; a refusal leaves no record."""
         fields = Fields(request)
         asked, labels = fields.object("spec"), _labels(request)
+        values = fields.object("secrets", {})
         fleet, _, _ = lease.fence(self.node, request)
         spec = self._parse(asked, fleet)
         lease.refuse_if_held(self.node, spec.launch)
         state = self._existing(asked, spec)
         if state in ("already", "ended"):
             return {"state": state}
+        secrets = secretfiles.checked(spec, values)
         self._refuse_taken(spec)
         self._preflight(spec)
         with locks.acting(*self.node.acting_locks):
@@ -90,7 +93,9 @@ class Actor:
             self._refuse_taken(spec)
             if state == "absent":
                 self._make_room(spec)
-                self._write_record(asked, spec, labels)
+                self._write_record(asked, spec, labels, secrets)
+            else:
+                self._write_secrets(spec, secrets)
             self._spawn(records.folder_of(self.node, spec.launch), spec.mark, [], spec)
         return {"state": "started"}
 
@@ -180,7 +185,9 @@ class Actor:
         gone = retention.removable(others, spec.fleet, spec.replica, boottime())
         retention.remove(gone)
 
-    def _write_record(self, asked: Json, spec: Spec, labels: Json) -> None:
+    def _write_record(
+        self, asked: Json, spec: Spec, labels: Json, secrets: Mapping[str, bytes]
+    ) -> None:
         """The whole folder at once, by one rename: there is never a launch without its record."""
         part = os.path.join(self.node.root, "part-%s" % spec.launch)
         try:
@@ -189,6 +196,7 @@ class Actor:
             os.makedirs(self.node.launches, 0o700, exist_ok=True)
             _write_files(part, dict(spec.files))
             _write_files(part, labels.get("files", {}))
+            secretfiles.write(part, secrets)
             store.write(os.path.join(part, "labels.json"), labels)
             # Room for the supervisor's first status, given back by it: a disk that fills up between
             # the record and the start would leave a record of nothing.
@@ -202,6 +210,13 @@ class Actor:
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)
             raise AgentError("io", "record of %s: %s" % (spec.launch, error.strerror)) from None
+
+    def _write_secrets(self, spec: Spec, secrets: Mapping[str, bytes]) -> None:
+        """Those of a start that was cut off: nothing has read them, and they may be newer now."""
+        try:
+            secretfiles.write(records.folder_of(self.node, spec.launch), secrets)
+        except OSError as error:
+            raise AgentError("io", "secrets of %s: %s" % (spec.launch, error.strerror)) from None
 
     def _spawn(self, folder: str, mark: str, options: List[str], spec: Optional[Spec]) -> None:
         """`spec`: None where the record cannot be read; then there is only something to end."""
@@ -331,6 +346,7 @@ class Actor:
         ending = {"kind": kind, "message": message, "boottime": boottime()}
         boot = {"format": "1.0", "boot_id": self.node.identity.boot_id}
         status = {**seen.status, **boot, "phase": records.ENDED, "exit": ending}
+        secretfiles.remove(seen.folder)
         try:
             store.write(os.path.join(seen.folder, "status.json"), status)
             heartbeat.write(fd, heartbeat.of(status))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Optional
 
-from . import children, containers, environment, procs
+from . import children, containers, environment, procs, secretfiles
 from .draining import Draining
 from .node import boottime
 from .procs import Process
@@ -149,6 +149,7 @@ class Ending:
             if self._up.told_to_stop and self._ending["kind"] in ("exited", "signal"):
                 # A machine that goes down ends the engine and us at the same moment: no crash.
                 self._ending.update(kind="stopped", message="it and its supervisor got TERM")
+            secretfiles.remove(self._up.folder)
             self._up.status.ended(boottime(), self._ending)
             return
         self._stuck = True

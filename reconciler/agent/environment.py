@@ -31,6 +31,7 @@ BASE = (
 XDG_RUNTIME_DIR: rootless podman keeps its state there."""
 
 MAX_SECRET = 65536
+"""Bytes of one secret; a key or a token, not a document."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -75,7 +76,20 @@ def read_secrets(files: Mapping[str, str]) -> Dict[str, str]:
         # Editors end files with a newline, and a token with one is refused by whoever checks it.
         value = data[:-1] if data.endswith(b"\n") else data
         value = value[:-1] if value.endswith(b"\r") else value
-        if not value or b"\0" in value or len(data) > MAX_SECRET:
-            raise OSError(errno.EINVAL, "is empty, too long or holds a NUL", path)
+        why = unfit(value)
+        if why:
+            raise OSError(errno.EINVAL, why, path)
         found[name] = os.fsdecode(value)
     return found
+
+
+def unfit(value: bytes) -> str:
+    """What keeps `value` from being a secret; empty: nothing. Does not repeat it."""
+    if not value:
+        return "is empty, or no text"
+    if b"\0" in value:
+        return "holds a NUL"
+    if len(value) > MAX_SECRET:
+        return "has more than %d bytes" % MAX_SECRET
+    # A second newline, or a blank pasted along: an "illegal header value" in some library, later.
+    return "begins or ends with white space" if value.strip() != value else ""

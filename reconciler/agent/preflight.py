@@ -14,7 +14,7 @@ import shutil
 import socket
 from typing import Any, Dict, List, Mapping, Tuple
 
-from . import environment, netlink, units
+from . import environment, netlink, secretfiles, units
 from .node import Node
 from .probe import VERSION_S
 from .probes import Probes
@@ -42,7 +42,7 @@ def findings(
     found += _leader(spec)
     found += _programs(spec, env)
     found += _version(spec, probes, env)
-    found += _paths(spec, probes)
+    found += _paths(node, spec, probes)
     found += _gpus(spec, gpus, replaces)
     found += _needs(node, spec, probes, replaces)
     found += _root(node)
@@ -216,8 +216,11 @@ def _missing_program(command: Command, env: Mapping[str, str]) -> str:
     return ""
 
 
-def _paths(spec: Spec, probes: Probes) -> List[str]:
-    secrets = [path for command in spec.commands for path in command.env_files.values()]
+def _paths(node: Node, spec: Spec, probes: Probes) -> List[str]:
+    # What comes with the start is written with its record, so it cannot be there yet.
+    sent = secretfiles.paths(node, spec)
+    files = [path for command in spec.commands for path in command.env_files.values()]
+    secrets = [path for path in files if path not in sent]
     paths = [*spec.require_paths, *secrets]
     if not paths:
         return []

@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Callable, Dict, Iterator, Mapping, TextIO
 
-from . import VERSION, compiled, journal, lease, locks, logs, records, wire
+from . import VERSION, compiled, journal, lease, locks, logs, records, secretfiles, wire
 from .acts import Actor
 from .node import FORMAT, Node, boottime
 from .observe import PARTS, Observer
@@ -140,7 +140,15 @@ class Session:
 
     def lease(self, request: Json) -> Json:
         """Acquire, renew, release, update or take the lease."""
-        return self._written(lambda: lease.change(self.node, request))
+
+        def change() -> Json:
+            stored = lease.change(self.node, request)
+            if request.get("action") == "acquire":
+                # Each pass that acts begins so: what a power cut left is gone by the next one.
+                secretfiles.sweep(self.node, self.observer.cache)
+            return stored
+
+        return self._written(change)
 
     def hold(self, request: Json) -> object:
         """Set or clear the node's hold."""

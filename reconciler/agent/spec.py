@@ -18,6 +18,7 @@ from .wire import Json
 MAJOR = "1"
 LAUNCH = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 _COMMAND = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}\Z")
+_SECRET = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?\Z")
 PROBE_INTERVAL_S = 5.0
 """Pause between health probes of a shard that is ready: one request every five seconds costs an
 engine nothing, and three of them (15 s) bound how old an answer may be that counts."""
@@ -84,6 +85,8 @@ class Spec(NamedTuple):
     files: Tuple[Tuple[str, str], ...]
     container: Optional[Container]
     health: Optional[HealthCheck]
+    secrets: Tuple[str, ...]
+    """Names of values that come beside the spec, as files of these names in the launch's folder."""
     require_paths: Tuple[str, ...]
     needs: Json
     start_timeout_s: float
@@ -215,6 +218,7 @@ def parse(spec: Json) -> Spec:
         files=tuple(_file(f) for f in reader.objects("files", [])),
         container=None if container is None else _container(_Reader(container, "container.")),
         health=None if health is None else _health(_Reader(health, "health.")),
+        secrets=_secrets(reader.texts("secrets", [])),
         require_paths=reader.texts("require_paths", []),
         needs=reader.get("needs", dict, {}),
         start_timeout_s=reader.seconds("start_timeout_s", 1800.0),
@@ -251,6 +255,13 @@ def _command(reader: _Reader) -> Command:
     target = None if wait is None else _Reader(wait, reader.path + "wait_for.")
     address = None if target is None else (target.text("host"), target.integer("port"))
     return Command(name, argv, env, address, reader.texts("gpu_env", []), env_files)
+
+
+def _secrets(names: Tuple[str, ...]) -> Tuple[str, ...]:
+    for name in names:
+        if not _SECRET.match(name):
+            raise Damaged("secrets: %r is no name of a secret" % name)
+    return names
 
 
 def _file(reader: _Reader) -> Tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from reconciler.cli.endpoints import endpoints_options, publisher
-from reconciler.cli.options import repo_options, seconds
+from reconciler.cli.options import repo_options, seconds, secrets_option
 from reconciler.cli.session import Session, utc_now
 from reconciler.cli.stopping import Interrupted, Stop, handled
 from reconciler.errors import Exit, SettingsError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     help="Log form.",
 )
 @endpoints_options
+@secrets_option
 @click.pass_context
 def daemon(
     ctx: click.Context,
@@ -54,6 +55,7 @@ def daemon(
     endpoints: Path | None,
     endpoints_hook: str | None,
     endpoints_hook_timeout: float,
+    secrets: Path | None,
 ) -> int:
     """Make the fleet follow a branch, pass after pass. SIGTERM or SIGINT ends it cleanly.
 
@@ -88,7 +90,7 @@ def daemon(
         stack.enter_context(handled(stop.handle, signal.SIGTERM, signal.SIGINT))
         stack.enter_context(handled(lambda number, frame: trigger.poke(), signal.SIGHUP))
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
-        edges = session.edges(publisher=publishes)
+        edges = session.edges(publisher=publishes, secrets_dir=secrets)
         schedule = Schedule(interval_s=interval or 0.0)
         request = Request(ref=session.ref, abrupt=stop.abrupt)
         rng = random.Random()

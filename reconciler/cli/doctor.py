@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from reconciler.cli import fit
-from reconciler.cli.options import output_option, repo_options
+from reconciler.cli.options import output_option, repo_options, secrets_option
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @repo_options
+@secrets_option
 @output_option("text", "json")
 @click.pass_context
-def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -> int:
+def doctor(
+    ctx: click.Context, repo: str | None, ref: str | None, secrets: Path | None, output: str
+) -> int:
     """Check every node: reachable, agent, Python, GPUs, mode, and findings.
 
     Every start that is due now is asked about as well: the second table says which node would
@@ -37,7 +41,7 @@ def doctor(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
         desired = session.inventory(worktree=True)
         observed = session.look(desired)
         now_s = time.time()
-        checks = fit.ask(session.pool, desired, observed)
+        checks = fit.ask(session.pool, desired, observed, session.secret_store(secrets))
     found = {
         name: list(findings(desired.fleet, node, observed.nodes.get(name)))
         for name, node in sorted(desired.nodes.items())

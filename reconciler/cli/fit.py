@@ -6,7 +6,7 @@ Nothing is started and no lease is taken: each node is asked by `check` what a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from reconciler.core.model import Desired
     from reconciler.core.observed import Observed
     from reconciler.nodes.pool import NodePool
+    from reconciler.nodes.secretstore import SecretStore, Snapshot
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class Fit:
         return asdict(self)
 
 
-def ask(pool: NodePool, desired: Desired, observed: Observed) -> list[Fit]:
-    """Each start of the plan that this fleet would get now, asked on its nodes."""
+def ask(pool: NodePool, desired: Desired, observed: Observed, secrets: SecretStore) -> list[Fit]:
+    """Each start of the plan that this fleet would get now, asked on its nodes.
+
+    `secrets` is the folder of this machine; where another one acts, its own is what counts.
+    """
     from reconciler.core.diff import diff
     from reconciler.core.plan import plan
+    from reconciler.nodes.secretstore import Snapshot
 
     made = plan(desired, observed, diff(desired, observed), lambda: "check")
     due = list(_due(made))
@@ -47,14 +52,25 @@ def ask(pool: NodePool, desired: Desired, observed: Observed) -> list[Fit]:
     for number, (_, _, _, shard) in enumerate(due):
         by_node.setdefault(shard.node, []).append(number)
     told: dict[int, Fit] = {}
+    known = Snapshot(secrets)
 
     def ask_node(node: str) -> None:
         for number in by_node[node]:
             placement, replica, replaces, shard = due[number]
-            told[number] = _ask_one(pool, desired, placement, replica, replaces, shard)
+            fit = _ask_one(pool, desired, placement, replica, replaces, shard)
+            told[number] = replace(fit, findings=(*fit.findings, *_lacks(known, shard)))
 
     pool.each(sorted(by_node), ask_node)
     return [told[number] for number in range(len(due))]
+
+
+def _lacks(known: Snapshot, shard: ShardSpec) -> Iterator[str]:
+    from reconciler.nodes.secretstore import SecretError
+
+    try:
+        known.values(shard.spec.get("secrets", ()))
+    except SecretError as error:
+        yield str(error)
 
 
 def _due(made: Plan) -> Iterator[tuple[str, str, str, ShardSpec]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -50,6 +51,15 @@ def output_option(*kinds: str) -> Callable[[F], F]:
         show_default=True,
         help="Form of the output.",
     )
+
+
+secrets_option = click.option(
+    "--secrets",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of the reconciler's own secrets; default: RECONCILE_SECRETS_DIR.",
+)
+"""The folder of `reconciler:NAME`; on the machine that acts, and never in git."""
 
 
 reason_option = click.option(

@@ -9,7 +9,7 @@ import click
 
 from reconciler.cli.app import LateGroup
 from reconciler.cli.endpoints import endpoints_options, publisher
-from reconciler.cli.options import output_option, repo_options, seconds
+from reconciler.cli.options import output_option, repo_options, seconds, secrets_option
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
 from reconciler.cli.stopping import Stop, exit_code, handled
@@ -74,6 +74,7 @@ EPILOG = (
     help="How long --wait goes on.",
 )
 @endpoints_options
+@secrets_option
 @click.pass_context
 def root(
     ctx: click.Context,
@@ -94,12 +95,13 @@ def root(
     endpoints: Path | None,
     endpoints_hook: str | None,
     endpoints_hook_timeout: float,
+    secrets: Path | None,
 ) -> int:
     """Make GPU machines run exactly what a git repo of YAML says, or say why not.
 
     Without a subcommand: one pass over the fleet repo in the working directory.
     """
-    ctx.obj = {"repo": repo, "ref": ref}
+    ctx.obj = {"repo": repo, "ref": ref, "secrets": secrets}
     if ctx.invoked_subcommand is not None:
         return 0
     if version:
@@ -124,7 +126,7 @@ def root(
             stand_in = _stand_in(session, offline, base, observed)
             return _dry_run(session, stand_in, output, detailed_exitcode, allow_dirty)
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
-        edges = session.edges(publisher=publishes)
+        edges = session.edges(publisher=publishes, secrets_dir=secrets)
         wait_s = timeout if wait else 0.0
         stop = Stop()
         with handled(stop.handle):

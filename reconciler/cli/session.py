@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reconciler.fleet.source import Source
     from reconciler.loop.seams import Edges, PublisherLike
     from reconciler.nodes.pool import NodePool, PoolSettings
+    from reconciler.nodes.secretstore import SecretStore
 
 FETCH_TIMEOUT_S = 60.0
 """Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
@@ -41,13 +42,6 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _apply(*args: Any, **fields: Any) -> Any:
-    # Imported late: a dry run does not come here.
-    from reconciler.nodes.apply import apply
-
-    return apply(*args, **fields)
-
-
 class Session:
     """One run of one command."""
 
@@ -55,6 +49,7 @@ class Session:
         self.settings = settings
         self.location = repo or "."
         self.ref = ref
+        self.secrets_dir = settings.secrets_dir
         self._stack = ExitStack()
 
     def __enter__(self) -> Session:
@@ -75,7 +70,9 @@ class Session:
         settings = Settings.read()
         if not settings.color:
             ctx.color = False
-        return cls(settings, repo or shared.get("repo"), ref or shared.get("ref"))
+        session = cls(settings, repo or shared.get("repo"), ref or shared.get("ref"))
+        session.secrets_dir = shared.get("secrets") or session.secrets_dir
+        return session
 
     @cached_property
     def source(self) -> Source:
@@ -120,15 +117,33 @@ class Session:
             cache_file=cache_file,
         )
 
-    def edges(self, pool: Any = None, *, publisher: PublisherLike | None = None) -> Edges:
+    def secret_store(self, folder: Path | None) -> SecretStore:
+        """The reconciler's own secrets: as the option says, else the environment."""
+        from reconciler.nodes.secretstore import SecretStore
+
+        return SecretStore((folder or self.secrets_dir).absolute())
+
+    def edges(
+        self,
+        pool: Any = None,
+        *,
+        publisher: PublisherLike | None = None,
+        secrets_dir: Path | None = None,
+    ) -> Edges:
         """All that a pass touches; `pool` stands in for the nodes (a saved observation)."""
         from reconciler.loop.seams import Edges
+
+        def act(*args: Any, **fields: Any) -> Any:
+            # Imported late: a dry run does not come here.
+            from reconciler.nodes.apply import apply
+
+            return apply(*args, **fields, secrets=self.secret_store(secrets_dir))
 
         return Edges(
             source=self.source,
             pool=pool if pool is not None else self.pool,
             owner=pool.owner if pool is not None else self.owner.name,
-            apply=_apply,
+            apply=act,
             ids=launch_suffix,
             clock_s=time.monotonic,
             now=utc_now,

@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import engines
-from engines import adapters, capability, checks, serving, vllm_profile
+from engines import (
+    adapters,
+    capability,
+    checks,
+    references,
+    secretref,
+    serving,
+    vllm_profile,
+)
 from engines.assemble import HTTP
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
 from reconciler.core.changes import Seat, ShardSpec
@@ -172,14 +180,16 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
     node, profile = desired.nodes[host.node], resolved.profile
     gpus = [gpu.uuid for gpu in host.gpus]
     declared = node.gpus.source == DECLARED
+    secrets = references.secret_names(engine_profile(resolved), shard.rank)
     return {
+        **({"secrets": list(secrets)} if secrets else {}),
         "rank": shard.rank,
         "mode": node.mode or desired.fleet.mode,
         "gpu_source": node.gpus.source,
         "gpu_index": gpu_index(node, gpus) if declared else {},
         "address": host.http,
         "network": {"interface": host.interface},
-        "commands": [command_json(command) for command in shard.commands],
+        "commands": [command_json(command, host.launch_dir) for command in shard.commands],
         "files": [{"path": file.path, "content": file.content} for file in shard.files],
         "container": to_json(shard.container),
         "health": to_json(shard.health),
@@ -215,7 +225,7 @@ def _drain(
     return {"drain": {**to_json(told), "at": at}}
 
 
-def command_json(command: Command) -> dict[str, Any]:
+def command_json(command: Command, launch_dir: str) -> dict[str, Any]:
     """A command as spec.json has it."""
     return {
         "name": command.name,
@@ -223,7 +233,7 @@ def command_json(command: Command) -> dict[str, Any]:
         "env": dict(command.env),
         "wait_for": to_json(command.wait_for),
         "gpu_env": list(command.gpu_env),
-        "env_files": dict(command.env_files),
+        "env_files": secretref.on_node(command.env_files, launch_dir),
     }
 
 

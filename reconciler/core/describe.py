@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import engines
 from engines.base import Command, Health, RenderedFile, Shard
+from engines.references import secret_names
 from reconciler.core.changes import Seat
 from reconciler.core.hosts import check_fabric, gpu_index, host_of
 from reconciler.core.memberfile import file_at_start
@@ -53,6 +54,8 @@ class DescribedRank:
     gpus: tuple[str, ...]
     commands: tuple[DescribedCommand, ...]
     files: tuple[RenderedFile, ...] = ()
+    secrets: tuple[str, ...] = ()
+    """Names of the reconciler's own that would be sent along."""
     launch_dir: str = ""
     """A stand-in: the node's folder of records is not known here."""
     root: str = ""
@@ -167,6 +170,7 @@ def _described(
             gpus=tuple(gpu.uuid for gpu in host.gpus),
             commands=tuple(_command(command, node, seat) for command in shard.commands),
             files=shard.files,
+            secrets=secret_names(request.profile, shard.rank),
             launch_dir=host.launch_dir,
             root=node.root or desired.fleet.root,
             ready=_ready(shard.health),

@@ -296,7 +296,8 @@ class Profile:
     args: tuple[str, ...] = restarts(default=())
     env: Mapping[str, str] = restarts(default_factory=dict)
     secrets: Mapping[str, str] = restarts(default_factory=dict)
-    """Variable → absolute file on the node that holds its value, read there at start."""
+    """Variable → absolute file on the node that holds its value, read there at start; or
+    `reconciler:NAME`, a file in the reconciler's own secret folder, sent along with the start."""
     leader: RoleOverride = restarts(default_factory=RoleOverride)
     worker: RoleOverride = restarts(default_factory=RoleOverride)
     sidecars: tuple[Sidecar, ...] = restarts(default=())

@@ -8,8 +8,9 @@ records would read as an unknown launch), and the sim engine is in the agent's o
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from engines import secretref
 from reconciler.core.describe import DescribedCommand, DescribedRank, Description
 
 AGENT = "<agent>"
@@ -40,9 +41,11 @@ def _rank_lines(rank: DescribedRank, *, needs_agent: bool) -> Iterator[str]:
         quoted = _put(shlex.quote(word), rank.launch_dir, "DIR")
         return _put(quoted, AGENT, "AGENT") if needs_agent else quoted
 
-    lines = list(_file_lines(rank, quote))
+    lines = [*_file_lines(rank, quote), *_secret_lines(rank, quote)]
     for index, command in enumerate(rank.commands):
-        lines += _command_lines(command, quote, background=index + 1 < len(rank.commands))
+        files = secretref.on_node(command.env_files, rank.launch_dir)
+        background = index + 1 < len(rank.commands)
+        lines += _command_lines(command, files, quote, background=background)
     if any('"$DIR"' in line for line in lines):
         yield "DIR=$(mktemp -d)"
     if any('"$AGENT"' in line for line in lines):
@@ -66,6 +69,15 @@ def _file_lines(rank: DescribedRank, quote: Quote) -> Iterator[str]:
         yield f"printf %s {quote(file.content)} > {quote(path)}"
 
 
+def _secret_lines(rank: DescribedRank, quote: Quote) -> Iterator[str]:
+    """The reconciler's own files are not on the node: whoever pastes this has to bring them."""
+    if rank.secrets:
+        folder, names = quote(f"{rank.launch_dir}/{secretref.FOLDER}"), " ".join(rank.secrets)
+        yield f': "${{SECRETS:?set it to a folder that holds {names}}}"'
+        yield f"mkdir -m 700 {folder}"
+        yield from (f'cp "$SECRETS"/{name} {folder}/{name}' for name in rank.secrets)
+
+
 def _option_lines(argv: Sequence[str], quote: Quote) -> list[str]:
     """The command line with each option and its values on a line of their own."""
     lines: list[str] = []
@@ -77,12 +89,14 @@ def _option_lines(argv: Sequence[str], quote: Quote) -> list[str]:
     return lines
 
 
-def _command_lines(command: DescribedCommand, quote: Quote, *, background: bool) -> Iterator[str]:
+def _command_lines(
+    command: DescribedCommand, files: Mapping[str, str], quote: Quote, *, background: bool
+) -> Iterator[str]:
     if command.wait_for:
         host, port = command.wait_for.split(" ")
         asks = f"python3 -c {shlex.quote(_ACCEPTS)} {shlex.quote(host)} {port}"
         yield f"until {asks} 2>/dev/null; do sleep 1; done"
     words = [f"{name}={quote(value)}" for name, value in sorted(command.env.items())]
-    words += [f'{name}="$(cat {shlex.quote(path)})"' for name, path in command.env_files.items()]
+    words += [f'{name}="$(cat {quote(path)})"' for name, path in files.items()]
     words += _option_lines(command.argv, quote)
     yield "env " + " \\\n  ".join(words) + (" &" if background else "")

@@ -21,6 +21,7 @@ from reconciler.core.changes import (
     Plan,
     Reason,
     RelabelStep,
+    ShardSpec,
     StartStep,
     Step,
     StopStep,
@@ -30,12 +31,14 @@ from reconciler.core.model import Desired
 from reconciler.core.observed import Labels
 from reconciler.errors import NodeError
 from reconciler.nodes.protocol import LeaseResult, NodeRefused, ReplyLost, explain, reason_of
+from reconciler.nodes.secretstore import SecretError, SecretStore, Snapshot
 
 MAX_WORKERS = 128
 """Requests under way at once, over all nodes."""
 CHECK = "check"
 CANCEL_POLL_S = 0.2
 """How soon a cancelled pass notices, while requests are under way."""
+NO_SECRETS = SecretStore(None)
 
 
 class Outcome(StrEnum):
@@ -117,6 +120,8 @@ class Call:
     node: str
     fields: Mapping[str, Any]
     labels: Labels | None = None
+    secrets: tuple[str, ...] = ()
+    """Names of those that any rank of the step needs: where one is missing, no rank starts."""
 
 
 @dataclass
@@ -144,15 +149,17 @@ def apply(
     on_step: Callable[[StepResult], None] | None = None,
     cancelled: Callable[[], bool] = never,
     clock: Callable[[], float] = time.monotonic,
+    secrets: SecretStore = NO_SECRETS,
 ) -> ApplyReport:
     """Executes `plan.steps`. Never raises for a node.
 
     `epochs` are the leases held, by node; a node without one gets nothing. `on_step` is called in
     the calling thread for each result as it comes. After `cancelled`, what is under way is awaited
-    and nothing more is sent.
+    and nothing more is sent. `secrets` has the values that specs name; a start whose secret is
+    missing is refused here.
     """
     began = clock()
-    run = _Run(desired, pool, epochs, on_step or _ignore, cancelled, clock)
+    run = _Run(desired, pool, epochs, on_step or _ignore, cancelled, clock, secrets)
     results = run.execute(_lanes(plan.steps))
     return ApplyReport(results, clock() - began)
 
@@ -172,9 +179,11 @@ class _Run:
         on_step: Callable[[StepResult], None],
         cancelled: Callable[[], bool],
         clock: Callable[[], float],
+        secrets: SecretStore,
     ) -> None:
         self._desired, self._pool, self._epochs = desired, pool, epochs
         self._on_step, self._cancelled, self._clock = on_step, cancelled, clock
+        self._secrets = Snapshot(secrets)
         self._results: dict[int, StepResult] = {}
         self._queues: dict[str, deque[Call]] = {}
         self._running: dict[Future[StepResult], Call] = {}
@@ -247,17 +256,21 @@ class _Run:
             "owner": self._pool.owner,
             "epoch": self._epochs[call.node],
         }
-        if call.kind == "start" and call.labels is not None:
-            self._pool.started(call.node, call.fields["spec"], call.labels)
         result, code, message, reason = Outcome.DONE, "", "", None
         try:
-            said = self._pool.request(self._desired, call.node, call.kind, **fence, **call.fields)
+            fields = {**fence, **call.fields, **self._values(call)}
+            if call.kind == "start" and call.labels is not None:
+                self._pool.started(call.node, call.fields["spec"], call.labels)
+            said = self._pool.request(self._desired, call.node, call.kind, **fields)
             code = str(said.get("state", ""))
             if call.kind == CHECK and said.get("findings"):
                 result, code, reason = Outcome.REFUSED, "preflight", Reason.PREFLIGHT_FAILED
                 message = "; ".join(map(str, said["findings"]))
             elif call.kind == CHECK:
                 self._lanes[call.lane].sizes[call.node] = dict(said.get("sizes") or {})
+        except SecretError as error:
+            result, code = Outcome.REFUSED, "preflight"
+            message, reason = str(error), Reason.PREFLIGHT_FAILED
         except NodeRefused as error:
             result, code = Outcome.REFUSED, error.code
             message, reason = explain(error), reason_of(error)
@@ -267,6 +280,17 @@ class _Run:
             result, message, reason = Outcome.FAILED, explain(error), reason_of(error)
         took = round(self._clock() - began, 6)
         return StepResult(call.kind, call.launch, call.node, result, code, message, reason, took)
+
+    def _values(self, call: Call) -> dict[str, Any]:
+        """The secrets of a start, beside its spec: there, they would end in the record.
+
+        A check reads them too, and sends none: what lacks a secret must not end what runs.
+        """
+        if not call.secrets:
+            return {}
+        values = self._secrets.values(call.secrets)
+        own = call.fields["spec"].get("secrets", ())
+        return {"secrets": {name: values[name] for name in own}} if call.kind == "start" else {}
 
     def _finished(self, call: Call, result: StepResult) -> None:
         if result.code == "fenced" or result.result in (Outcome.FAILED, Outcome.LOST):
@@ -349,8 +373,9 @@ def _lanes(steps: tuple[Step, ...]) -> dict[str, _LaneState]:
         if checks:
             lanes.setdefault(name, _LaneState()).steps.append(checks)
         calls = []
+        secrets = _secrets(step.shards) if isinstance(step, StartStep) else ()
         for node, fields, labels in _requests(step):
-            calls.append(Call(order, name, step.kind, step.launch, node, fields, labels))
+            calls.append(Call(order, name, step.kind, step.launch, node, fields, labels, secrets))
             order += 1
         lanes.setdefault(name, _LaneState()).steps.append(calls)
     return lanes
@@ -359,9 +384,15 @@ def _lanes(steps: tuple[Step, ...]) -> dict[str, _LaneState]:
 def _checks(step: Step, lane: str, order: int) -> Iterator[Call]:
     """Questions before a stop whose successor needs its place: could that start?"""
     if isinstance(step, StopStep):
+        secrets = _secrets(step.check)
         for number, shard in enumerate(step.check):
             fields = {"spec": to_json(shard.spec), "replaces": step.launch}
-            yield Call(order + number, lane, CHECK, step.launch, shard.node, fields)
+            at = order + number
+            yield Call(at, lane, CHECK, step.launch, shard.node, fields, secrets=secrets)
+
+
+def _secrets(shards: Sequence[ShardSpec]) -> tuple[str, ...]:
+    return tuple(sorted({name for shard in shards for name in shard.spec.get("secrets", ())}))
 
 
 def _requests(step: Step) -> Iterator[tuple[str, dict[str, Any], Labels | None]]:

@@ -359,3 +359,26 @@ def test_only_ranks_that_serve_have_health() -> None:
     assert serving(parallel={"dp": 16, "dp_balancing": "hybrid"}) == [True, True]
     assert serving(parallel={"tp": 8, "dp": 2, "dp_balancing": "external"}) == [True, True]
     assert serving(parallel={"tp": 16}, executor="ray") == [True, False]
+
+
+def test_a_spec_names_secrets_and_where_they_will_lie_but_only_where_there_are_some() -> None:
+    data = {"gpus_per_node": 1, "secrets": {"K": "reconciler:hf_token", "N": "/etc/n"}}
+    [shard] = cases.make({"profile": data}, engine="vllm").specs()
+    launch = shard.spec["launch"]
+    [command] = shard.spec["commands"]
+    assert shard.spec["secrets"] == ["hf_token"]
+    assert command["env_files"]["N"] == "/etc/n"
+    assert command["env_files"]["K"].endswith(f"/launches/{launch}/secrets/hf_token")
+    [without] = cases.make({"profile": {"gpus_per_node": 1}}, engine="vllm").specs()
+    assert "secrets" not in without.spec
+
+
+def test_a_container_sees_the_folder_of_secrets_only_where_there_are_some() -> None:
+    image = {"kind": "container", "image": "vllm:1", "tool": "podman"}
+    for secrets, mounted in (({"K": "reconciler:k"}, True), ({"K": "/etc/k"}, False), ({}, False)):
+        data = {"gpus_per_node": 1, "runtime": image, "secrets": secrets}
+        [shard] = cases.make({"profile": data}, engine="vllm").specs()
+        argv = shard.spec["commands"][-1]["argv"]
+        mounts = [word for word in argv if word.startswith("type=bind") and "/secrets" in word]
+        assert bool(mounts) == mounted, argv
+        assert all(word.endswith("/secrets,readonly") for word in mounts)

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import references
-from engines.base import EngineProfile, Fabric, Gpu, Host, LaunchRequest, RenderedFile, Sidecar
+from engines.base import (
+    EngineProfile,
+    Fabric,
+    Gpu,
+    Host,
+    LaunchRequest,
+    RenderedFile,
+    RoleOverride,
+    Sidecar,
+)
 
 
 def request(**changes: object) -> LaunchRequest:
@@ -104,3 +113,32 @@ def test_every_documented_reference_has_a_value_on_a_whole_node() -> None:
         "fabric.adapters",
         "fabric.adapter_ports",
     }
+
+
+SECRETS = EngineProfile(
+    "p",
+    "command",
+    nodes=2,
+    args=("--tls", "$(launch.dir)/secrets/tls.key", "$$(launch.dir)/secrets/literal"),
+    leader=RoleOverride(args=("--admin=$(launch.dir)/secrets/admin",)),
+    worker=RoleOverride(env={"JOIN": "$(launch.dir)/secrets/join"}),
+    secrets={"HF_TOKEN": "reconciler:hf_token", "OTHER": "/etc/other"},
+    sidecars=(Sidecar("side", argv=("x", "$(launch.dir)/secrets")),),
+    files=(
+        RenderedFile("conf", 'key: "$(launch.dir)/secrets/conf_1", in $(launch.dir)/secrets/.'),
+    ),
+)
+
+
+def test_a_rank_gets_the_secrets_that_its_own_texts_name() -> None:
+    assert references.secret_names(SECRETS, 0) == ("admin", "conf_1", "hf_token", "tls.key")
+    assert references.secret_names(SECRETS, 1) == ("conf_1", "hf_token", "join", "tls.key")
+    assert list(references.check_secrets(SECRETS)) == []
+
+
+@pytest.mark.parametrize("tail", ["../x", "a/b", "Key", "key_", "..", ".key", "k" * 64])
+def test_a_path_under_the_secrets_that_is_none_is_found(tail: str) -> None:
+    profile = EngineProfile("p", "command", env={"A": f"$(launch.dir)/secrets/{tail}"})
+    [problem] = references.check_secrets(profile)
+    assert problem.path == "env.A"
+    assert f"$(launch.dir)/secrets/{tail} " in problem.message

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from reconciler.core.model import Desired, Fleet, Revision
 from reconciler.core.observed import Labels, Lease, LookError
 from reconciler.nodes.apply import ApplyReport, Outcome, StepResult, apply
 from reconciler.nodes.protocol import LeaseResult, NodeRefused, NodeUnseen, ReplyLost
+from reconciler.nodes.secretstore import SecretStore
 from tests.support.waiting import until
 
 Answer = Callable[[str, str, Mapping[str, Any]], dict[str, Any]]
@@ -349,3 +351,52 @@ def test_a_check_without_an_answer_stops_nothing() -> None:
     report = run(nodes, plan(checked_stop("chat-0", "a")))
     assert [op for op, _, _ in nodes.calls] == ["check"]
     assert outcomes(report) == [("check", "a", "failed"), ("stop", "a", "skipped")]
+
+
+def secret_start(replica: str, *nodes: str) -> StartStep:
+    """The first rank needs one secret more than the others."""
+    specs = [{"launch": f"{replica}-new", "secrets": names} for names in (["key", "tls"], ["key"])]
+    ranked = zip(nodes, [specs[0], *[specs[1]] * len(nodes)], strict=False)
+    shards = tuple(ShardSpec(node, spec, Labels(replica=replica)) for node, spec in ranked)
+    return StartStep(replica, f"{replica}-new", 2, "p1:x", shards)
+
+
+def secret_folder(tmp_path: Path, **values: str) -> SecretStore:
+    tmp_path.chmod(0o700)
+    for name, value in values.items():
+        (tmp_path / name).write_text(value)
+        (tmp_path / name).chmod(0o600)
+    return SecretStore(tmp_path)
+
+
+def test_each_rank_gets_its_secrets_beside_the_spec_and_no_result_has_them(tmp_path: Path) -> None:
+    nodes, store = Nodes(), secret_folder(tmp_path, key="canary-88\n", tls="canary-89")
+    report = run(nodes, plan(secret_start("chat-0", "a", "b")), secrets=store)
+    assert report.complete
+    assert sorted((fields["spec"]["secrets"], fields["secrets"]) for fields in nodes.fields) == [
+        (["key"], {"key": "canary-88"}),
+        (["key", "tls"], {"key": "canary-88", "tls": "canary-89"}),
+    ]
+    assert "canary" not in repr(report)
+    assert all("canary" not in repr(noted) for noted in nodes.noted)
+
+
+def test_a_missing_secret_stops_the_start_before_anything_is_sent(tmp_path: Path) -> None:
+    # Only the first rank lacks one: the others must not start without it.
+    nodes, store = Nodes(), secret_folder(tmp_path, key="canary-88")
+    report = run(nodes, plan(secret_start("chat-0", "a", "b")), secrets=store)
+    assert (nodes.calls, nodes.noted) == ([], [])
+    assert {(r.result, r.reason) for r in report.results} == {
+        (Outcome.REFUSED, Reason.PREFLIGHT_FAILED)
+    }
+    assert f"{tmp_path}/tls" in report.results[0].message
+
+
+def test_what_runs_is_left_running_when_its_successor_lacks_a_secret(tmp_path: Path) -> None:
+    nodes = Nodes()
+    after = secret_start("chat-0", "a")
+    before = replace(stop("chat-0", "a"), check=after.shards)
+    report = run(nodes, plan(before, after), secrets=SecretStore(tmp_path))
+    assert nodes.calls == []
+    assert not report.complete
+    assert any(f"{tmp_path}/key" in result.message for result in report.results)

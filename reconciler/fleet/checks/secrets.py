@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engines import secretref
 from reconciler.core.changes import Reason
 from reconciler.core.model import Profile
 from reconciler.core.secrets import looks_secret
@@ -20,7 +21,11 @@ _SECRET_FLAG = re.compile(
     r"--?(api-key|api_key|hf-token|hf_token|admin-api-key|token|password)"
 ).fullmatch
 
-HINT = "put it into a file on the node and name that under 'secrets'; then change the secret"
+HINT = (
+    "put it into a file, on the node or in the reconciler's own folder (reconciler:NAME), and name "
+    "that under 'secrets'; then change the secret"
+)
+MOVE = "move it from there to 'secrets'"
 
 
 def check(repo: Repo) -> Iterator[Finding]:
@@ -33,10 +38,14 @@ def check(repo: Repo) -> Iterator[Finding]:
             # Told where it is written, not once more for every profile that inherits it.
             if path[0] not in own:
                 continue
-            if value and looks_secret(name, value):
+            if name and secretref.name_of(value):
+                message, hint = f"{name} would get the text {quoted(value)} itself", MOVE
+            elif value and looks_secret(name, value):
                 what = f"{name} holds" if name else "it holds"
-                message = f"{what} what looks like a secret, in git"
-                yield repo.finding(entry, path, message, HINT, reason=Reason.SCHEMA_FAILED)
+                message, hint = f"{what} what looks like a secret, in git", HINT
+            else:
+                continue
+            yield repo.finding(entry, path, message, hint, reason=Reason.SCHEMA_FAILED)
         for name in set(entry.value.secrets) & set(entry.value.env):
             message = f"{quoted(name)} is under 'env' and under 'secrets'"
             path = ("secrets", name)
