@@ -47,6 +47,12 @@ def engine_env(node: Node, name: str) -> str:
     return dict(line.split("=", 1) for line in environ if "=" in line).get(name, "")
 
 
+def recorded(node: Node) -> dict[str, int]:
+    """Pids by command, as the status has them: what a new supervisor takes over."""
+    status = json.loads((node.root / "launches" / LAUNCH / "status.json").read_text())
+    return {process["name"]: process["pid"] for process in status["processes"]}
+
+
 def test_a_sent_secret_lies_only_in_its_own_file_and_reaches_the_engine(
     node: Node, specs: Specs
 ) -> None:
@@ -104,14 +110,12 @@ def test_a_sidecar_started_again_by_a_new_supervisor_still_gets_it(
     spec["commands"] = [sidecar, *spec["commands"]]
     send(node, spec, key=CANARY)
     poll(seen.exists, bool)
-    node.until(LAUNCH, lambda s: s["phase"] == "running")
+    poll(lambda: sorted(recorded(node)), lambda names: names == ["serve", "side"])
     supervisor = node.supervisor(LAUNCH)
     os.kill(supervisor, signal.SIGKILL)
     poll(lambda: gone(supervisor), bool)
     assert node.adopt(LAUNCH) == "adopted"
-    status = json.loads((node.root / "launches" / LAUNCH / "status.json").read_text())
-    [side] = [p["pid"] for p in status["processes"] if p["name"] == "side"]
-    os.kill(side, signal.SIGKILL)
+    os.kill(recorded(node)["side"], signal.SIGKILL)
     length = str(len(CANARY))
     poll(lambda: seen.read_text().split(), lambda lines: lines == [length, length])
     node.stop(LAUNCH)
