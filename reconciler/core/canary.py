@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from reconciler.core.rejection import Launches
 
-READY, BEGUN, MAKES_WAY, DOWN, SERVES = range(5)
+READY, BEGUN, MAKES_WAY, TRIED, DOWN, SERVES = range(6)
 """How far a replica has come with today's profile; then how much there is to lose."""
 
 
@@ -51,9 +51,11 @@ def _rank(fingerprint: str, launches: Launches) -> int:
         return READY
     if has_begun(fingerprint, launches):
         return BEGUN
-    tried = any(end is not None and not end.on_request for _, end in own)
-    if tried or _makes_way(launches):
+    if _makes_way(launches):
+        # Before one that has tried: what was stopped for it is to be its, or the two take turns.
         return MAKES_WAY
+    if any(end is not None and not end.on_request for _, end in own):
+        return TRIED
     return SERVES if any(s.view.ready for s, _ in launches) else DOWN
 
 

@@ -13,6 +13,7 @@ FLEET = (
     World()
     .with_nodes("gpu-a", "gpu-b", "gpu-c", "gpu-d")
     .profile("llama", args=("--ctx", "1"))
+    .profile("old", model="llama", args=("--ctx", "1"))
     .placement("chat", "llama", replicas=3)
 )
 SERVING = (
@@ -231,6 +232,16 @@ def test_one_whose_last_launch_is_stuck_where_its_place_is_is_no_canary() -> Non
 
     assert canaries(fleet("stopping")) == ["chat-0"]
     assert canaries(fleet("stuck")) == ["chat-1"]
+
+
+def test_the_one_that_was_stopped_to_make_way_comes_before_one_that_has_tried() -> None:
+    """Else the one that has tried would wait for the room that the other's fallback then takes."""
+    world = crash(SERVING.edit("llama", args=("--ctx", "2")), "chat-0", "gpu-d", seq=7)
+    world = world.launch("chat-0", on="gpu-a", seq=8, profile="old")
+    assert canaries(world) == ["chat-0"]
+    stopped = world.launch("chat-1", on="gpu-b", state="stopped", profile="old")
+    stopped = stopped.forget_launch("chat-1-s1")
+    assert canaries(stopped) == ["chat-1"]
 
 
 def test_a_waiting_replica_that_crashes_restarts_with_the_last_ready() -> None:
