@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from reconciler.cli.options import Folder
 from reconciler.errors import Exit, SettingsError
 
 FOLDER = ".demo"
@@ -16,7 +17,7 @@ FOLDER = ".demo"
 @click.command()
 @click.option(
     "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Folder(),
     help=f"Where it all happens; default: {FOLDER}/ here, removed at the end.",
 )
 @click.option("--keep", is_flag=True, help="Keep the folder (the nodes are ended all the same).")

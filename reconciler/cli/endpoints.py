@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from reconciler.cli.options import seconds
+from reconciler.cli.options import Folder, seconds
 from reconciler.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def endpoints_options(command: F) -> F:
     )(command)
     return click.option(
         "--endpoints",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Folder(),
         metavar="DIR",
         help="Publish what serves as files in this folder.",
     )(command)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reconciler.cli.options import Folder
 from reconciler.errors import Exit, SettingsError
 from reconciler.report.words import plural
 
@@ -91,7 +92,7 @@ NEXT = (
 
 
 @click.command()
-@click.argument("folder", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", default=".", type=Folder())
 @click.option("--name", help="The fleet's name; default: the folder's.")
 @click.option(
     "--from-node",

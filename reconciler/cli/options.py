@@ -27,16 +27,39 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return float(sum(int(number) * _UNITS[unit] for number, unit in parts))
 
 
+def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """An empty text is most often a variable of a script that is not set: never the default."""
+    if value is not None and not value.strip():
+        what = param.metavar
+        raise click.BadParameter(f"it is empty: give {what}, or leave the option out", ctx, param)
+    return value
+
+
+class Folder(click.Path):
+    """A folder, there already or not; an empty text would be the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it. Raises BadParameter."""
+        if isinstance(value, str) and not value.strip():
+            self.fail("it is empty: give a folder, or leave it out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def repo_options(command: F) -> F:
     """`--repo` and `--ref`; given after a subcommand they win over those before it."""
     command = click.option(
         "--ref",
         metavar="REF",
+        callback=not_empty,
         help="Branch, tag or commit; default: HEAD (a dry run: the working tree).",
     )(command)
     return click.option(
         "--repo",
         metavar="PATH|URL",
+        callback=not_empty,
         help="The fleet repo; default: the working directory.",
     )(command)
 
@@ -55,7 +78,7 @@ def output_option(*kinds: str) -> Callable[[F], F]:
 
 secrets_option = click.option(
     "--secrets",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Folder(),
     metavar="DIR",
     help="Folder of the reconciler's own secrets; default: RECONCILE_SECRETS_DIR.",
 )

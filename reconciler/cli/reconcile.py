@@ -9,7 +9,7 @@ import click
 
 from reconciler.cli.app import LateGroup
 from reconciler.cli.endpoints import endpoints_options, publisher
-from reconciler.cli.options import output_option, repo_options, seconds, secrets_option
+from reconciler.cli.options import not_empty, output_option, repo_options, seconds, secrets_option
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
 from reconciler.cli.stopping import Stop, exit_code, handled
@@ -47,6 +47,7 @@ EPILOG = (
 @click.option(
     "--base",
     metavar="REF",
+    callback=not_empty,
     help="Ask no node: plan as if all of REF ran, from where this branch left it.",
 )
 @click.option(

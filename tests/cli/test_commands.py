@@ -71,6 +71,28 @@ def test_a_usage_error_ends_with_1_because_2_means_changes(cli: Cli) -> None:
     assert "--no-such-option" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("args", "option", "give"),
+    [
+        (("--repo", "", "validate"), "--repo", "PATH|URL"),
+        (("validate", "--repo", ""), "--repo", "PATH|URL"),
+        (("--repo", " ", "--dry-run", "--offline"), "--repo", "PATH|URL"),
+        (("validate", "--ref", ""), "--ref", "REF"),
+        (("--dry-run", "--base", ""), "--base", "REF"),
+        (("--endpoints", ""), "--endpoints", "a folder"),
+        (("daemon", "--secrets", ""), "--secrets", "a folder"),
+        (("init", ""), "[FOLDER]", "a folder"),
+    ],
+)
+def test_an_empty_option_is_told_and_never_read_as_the_default(
+    cli: Cli, args: tuple[str, ...], option: str, give: str
+) -> None:
+    ran = cli(*args)
+    assert ran.code == 1
+    assert f"Invalid value for '{option}': it is empty: give {give}, or leave" in ran.err
+    assert ran.out == ""
+
+
 def test_a_misspelt_command_is_named_with_the_nearest_one(cli: Cli) -> None:
     ran = cli("statsu")
     assert ran.code == 1
