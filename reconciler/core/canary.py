@@ -60,9 +60,11 @@ def _rank(fingerprint: str, launches: Launches) -> int:
 
 
 def _makes_way(launches: Launches) -> bool:
-    """Its newest launch was asked to stop although the replica is wanted: for its successor, which
-    is then not to be somebody else's."""
+    """Nothing of it goes on, and its newest launch was asked to stop although the replica is
+    wanted: for its successor, which is then not to be somebody else's."""
     newest = launches[0] if launches else None
     if newest is None or not newest[0].view.stop_asked:
+        return False
+    if any(end is None and not s.view.stop_asked for s, end in launches):
         return False
     return newest[1] is None or newest[1].on_request

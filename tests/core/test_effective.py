@@ -244,6 +244,14 @@ def test_the_one_that_was_stopped_to_make_way_comes_before_one_that_has_tried() 
     assert canaries(stopped) == ["chat-1"]
 
 
+def test_one_that_serves_makes_no_way_whatever_was_stopped_of_it_before() -> None:
+    world = SERVING.launch("chat-0", on="gpu-d", state="stopped").launch(
+        "chat-1", on="gpu-d", state="stopped"
+    )
+    world = world.forget_launch("chat-1-s1").edit("llama", args=("--ctx", "2"))
+    assert canaries(world) == ["chat-1"]
+
+
 def test_a_waiting_replica_that_crashes_restarts_with_the_last_ready() -> None:
     world = EDITED.change_launch(
         "chat-1-s1", alive=False, fresh=False, phase=seen.Phase.ENDED, exit=BAD_FLAG
