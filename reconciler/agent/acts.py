@@ -65,7 +65,7 @@ class Actor:
             self._refuse_taken(spec, replaces)
         except AgentError as error:
             found.append(error.message)
-        found += self._findings(spec, replaces)
+        found += self._findings(spec, replaces, trying=True)
         return {"findings": found, **preflight.facts(spec, self.probes, self.env)}
 
     # --- start --------------------------------------------------------------------------------
@@ -172,13 +172,15 @@ class Actor:
         if found:
             raise AgentError("preflight", "; ".join(found), found)
 
-    def _findings(self, spec: Spec, replaces: str) -> List[str]:
+    def _findings(self, spec: Spec, replaces: str, *, trying: bool = False) -> List[str]:
         gpus: Json = {}
         if spec.gpus and spec.gpu_source == "nvml":
             pids, _ = records.by_launch(self.node, self.observer.marks())
             owners = {pid: name for name, found in pids.items() for pid in found}
             gpus = self.observer.gpus.look(owners, preflight.DEADLINE_S)
-        return preflight.findings(self.node, spec, self.probes, gpus, self.env, replaces)
+        return preflight.findings(
+            self.node, spec, self.probes, gpus, self.env, replaces, trying=trying
+        )
 
     def _make_room(self, spec: Spec) -> None:
         others = self._others(spec.launch)

@@ -12,11 +12,11 @@ import pwd
 import re
 import shutil
 import socket
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
-from . import environment, netlink, secretfiles, units
+from . import environment, netlink, reaching, secretfiles, units
 from .node import Node
-from .probe import VERSION_S
+from .probe import SYSFS, VERSION_S
 from .probes import Probes
 from .spec import Command, Spec
 from .wire import Json
@@ -28,18 +28,27 @@ uses less."""
 
 
 def findings(
-    node: Node, spec: Spec, probes: Probes, gpus: Json, env: Mapping[str, str], replaces: str = ""
+    node: Node,
+    spec: Spec,
+    probes: Probes,
+    gpus: Json,
+    env: Mapping[str, str],
+    replaces: str = "",
+    *,
+    trying: bool = False,
 ) -> List[str]:
     """Why the launch must not be started here now; `gpus` is a fresh `GpusPart`.
 
     `replaces`: a launch that will have ended by then. Its processes on GPUs do not count, and what
-    RAM and /dev/shm it gives back cannot be told, so these two are not looked at.
+    RAM and /dev/shm it gives back cannot be told, so these two are not looked at. `trying`: the
+    leader is not being started yet, so a worker may knock at its ports.
     """
     found: List[str] = []
     found += _mode(spec)
     found += _ports(spec)
     found += _interface(spec)
-    found += _leader(spec)
+    found += _adapters(spec, probes)
+    found += reaching.findings(spec, trying=trying)
     found += _programs(spec, env)
     found += _version(spec, probes, env)
     found += _paths(node, spec, probes)
@@ -127,24 +136,27 @@ def _interface(spec: Spec) -> List[str]:
     return [] if found[spec.interface].up else ["interface %s is down" % spec.interface]
 
 
-def _leader(spec: Spec) -> List[str]:
-    """A worker must have a way to its leader's address, by an interface that is not the loopback's.
-
-    By the routing table alone (a UDP socket is connected, nothing is sent): the leader does not
-    listen yet, so that its firewall lets us through shows only at the start.
-    """
-    leader = spec.leader
-    if not leader or spec.rank == 0 or not spec.address:
+def _adapters(spec: Spec, probes: Probes) -> List[str]:
+    if not spec.adapters:
         return []
-    try:
-        info = socket.getaddrinfo(leader, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(info[4])
-            source = str(probe.getsockname()[0])
-    except OSError as error:
-        return ["leader's address %s: %s" % (leader, error.strerror or error)]
-    ours = leader == spec.address or (source == leader and not leader.startswith("127."))
-    return ["leader's address %s is this node's own" % leader] if ours else []
+    reply = probes.system.ask({"adapters": None}, DEADLINE_S)
+    if reply.error or not reply.parts:
+        return ["adapters: %s" % (reply.error or "no answer")]
+    return missing_adapters(spec.adapters, reply.parts[0]["adapters"])
+
+
+def missing_adapters(wanted: Iterable[Tuple[str, int]], adapters: List[Json]) -> List[str]:
+    """The fabric's adapters that are not here or not up; nothing where none at all can be seen."""
+    seen: Dict[Tuple[str, int], Json] = {(a["name"], a["port"]): a for a in adapters}
+    found = []
+    for name, port in wanted if seen else ():
+        adapter = seen.get((name, port))
+        if adapter is None:
+            names = ", ".join("%s:%d" % key for key in sorted(seen))
+            found.append("adapter %s:%d is not here (%s are)" % (name, port, names))
+        elif adapter["state"] and adapter["state"] != "active":
+            found.append("adapter %s:%d is %s, not active" % (name, port, adapter["state"]))
+    return found
 
 
 def _version(spec: Spec, probes: Probes, env: Mapping[str, str]) -> List[str]:
@@ -186,6 +198,9 @@ def facts(spec: Spec, probes: Probes, env: Mapping[str, str]) -> Json:
         if reply.parts and not reply.error:
             sizes = reply.parts[0]["sizes"]
     notes = []
+    if spec.adapters and not glob.glob(SYSFS + "/*"):
+        names = ", ".join("%s:%d" % key for key in spec.adapters)
+        notes.append("no RDMA adapter can be seen here, so %s could not be looked for" % names)
     version = ""
     if spec.engine_version:
         version, program = engine_version(spec, probes, env)

@@ -22,7 +22,7 @@ VERSION_S = 6.0
 longer on a cold disk: its version is then not known, and it is let through."""
 
 _VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
-_SYSFS = "/sys/class/infiniband"
+SYSFS = "/sys/class/infiniband"
 
 
 def main(kind: str) -> int:
@@ -72,8 +72,8 @@ def _system(request: Json) -> Iterator[List[Json]]:
 def adapters() -> List[Json]:
     """RDMA adapter ports; a node without such hardware has none."""
     found: List[Json] = []
-    for name in _names(_SYSFS):
-        device = "%s/%s" % (_SYSFS, name)
+    for name in _names(SYSFS):
+        device = "%s/%s" % (SYSFS, name)
         links = _names("%s/device/net" % device)
         for port in _names("%s/ports" % device):
             folder = "%s/ports/%s" % (device, port)

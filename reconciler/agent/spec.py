@@ -99,7 +99,11 @@ class Spec(NamedTuple):
     engine_version: str
     """Least version of the engine that the profile asks for; empty: any."""
     leader: str
-    """Rank 0's address."""
+    """Rank 0's address on the network on which ranks find each other."""
+    leader_ports: Tuple[int, ...]
+    """Where ranks will reach it; empty in an older record."""
+    adapters: Tuple[Tuple[str, int], ...]
+    """The fabric's on this node, each with its port."""
 
     @property
     def mark(self) -> str:
@@ -199,6 +203,8 @@ def parse(spec: Json) -> Spec:
         raise Damaged("places: %d of them have rank %d" % (len(mine), record["rank"]))
     if not LAUNCH.match(record["launch"]):
         raise Damaged("launch: %r is no launch id" % record["launch"])
+    network = _Reader(reader.get("network", dict, {}), "network.")
+    leader = _Reader(network.get("leader", dict, {}), "network.leader.")
     health, container, drain = spec.get("health"), spec.get("container"), spec.get("drain")
     return Spec(
         fleet=record["fleet"],
@@ -211,7 +217,7 @@ def parse(spec: Json) -> Spec:
         machine_id=mine[0]["machine_id"],
         mode=record["mode"] or "plain",
         address=reader.text("address", ""),
-        interface=_Reader(reader.get("network", dict, {}), "network.").text("interface", ""),
+        interface=network.text("interface", ""),
         gpu_source=reader.text("gpu_source", "nvml"),
         gpu_index=reader.mapping("gpu_index", int, {}),
         commands=_commands(reader),
@@ -228,8 +234,20 @@ def parse(spec: Json) -> Spec:
         stop_signal=_signal(reader.text("stop_signal", "TERM")),
         boot_id=record["boot_id"],
         engine_version=reader.text("engine_version", ""),
-        leader=next((p["address"] for p in record["places"] if p["rank"] == 0), ""),
+        leader=leader.text("host", "")
+        or next((p["address"] for p in record["places"] if p["rank"] == 0), ""),
+        leader_ports=_ports(leader),
+        adapters=tuple(
+            (a.text("name"), a.integer("port")) for a in network.objects("adapters", [])
+        ),
     )
+
+
+def _ports(reader: _Reader) -> Tuple[int, ...]:
+    ports = reader.get("ports", list, [])
+    if not all(isinstance(p, int) and not isinstance(p, bool) and 0 < p < 65536 for p in ports):
+        raise Damaged("%sports: %r" % (reader.path, ports))
+    return tuple(ports)
 
 
 def _commands(reader: _Reader) -> Tuple[Command, ...]:

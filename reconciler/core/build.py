@@ -162,7 +162,16 @@ def build_specs(
     }
     drain = _drain(resolved, hosts, shards, ports)
     return tuple(
-        ShardSpec(host.node, {**whole, **_own(desired, resolved, host, shard), **drain}, labels)
+        ShardSpec(
+            host.node,
+            {
+                **whole,
+                **_own(desired, resolved, host, shard),
+                "network": _network(host, hosts[0], ports),
+                **drain,
+            },
+            labels,
+        )
         for host, shard in zip(hosts, shards, strict=True)
     )
 
@@ -188,7 +197,6 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
         "gpu_source": node.gpus.source,
         "gpu_index": gpu_index(node, gpus) if declared else {},
         "address": host.http,
-        "network": {"interface": host.interface},
         "commands": [command_json(command, host.launch_dir) for command in shard.commands],
         "files": [{"path": file.path, "content": file.content} for file in shard.files],
         "container": to_json(shard.container),
@@ -200,6 +208,19 @@ def _own(desired: Desired, resolved: ResolvedProfile, host: Host, shard: Shard) 
         "stop_grace_s": profile.stop_grace_s,
         "drain_s": profile.drain_s,
         "stop_signal": shard.stop_signal,
+    }
+
+
+def _network(host: Host, leader: Host, ports: Mapping[str, int]) -> dict[str, Any]:
+    """What the node looks for before a start: where ranks meet, and the fabric's adapters."""
+    meeting = sorted(port for name, port in ports.items() if name != "http") or sorted(
+        ports.values()
+    )
+    adapters = host.fabric.adapters if host.fabric else ()
+    return {
+        "interface": host.interface,
+        "leader": {"host": leader.address, "ports": meeting},
+        "adapters": [{"name": adapter.name, "port": adapter.port} for adapter in adapters],
     }
 
 

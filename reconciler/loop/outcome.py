@@ -39,7 +39,7 @@ IN_PASSING = frozenset(
 )
 """What the next passes resolve by themselves is no failure of this one."""
 
-DONE = "done"
+DONE, SKIPPED = "done", "skipped"
 
 
 def exit_code(
@@ -61,22 +61,27 @@ def exit_code(
 
 
 def with_unfit(plan: Plan, steps: Iterable[StepOutcome]) -> Plan:
-    """`plan` with a hold for each launch that was left running: its successor could not start."""
+    """`plan` with a hold for each launch that a node was not fit for, or its successor."""
     found: dict[str, dict[str, str]] = {}
     for step in steps:
-        if step.kind == "check" and step.code == "preflight":
+        if step.kind in ("check", "start") and step.code == "preflight" and step.result != SKIPPED:
             found.setdefault(step.subject, {})[step.node] = step.message
     placements = {
-        step.launch: (change.address, change.placement)
+        step.launch: (change.address, change.placement, step.kind)
         for change in plan.changes
         for step in change.steps
-        if step.kind == "stop"
+        if step.kind in ("stop", "start")
     }
     holds = []
     for launch, nodes in found.items():
-        replica, placement = placements[launch]
+        if launch not in placements:
+            continue
+        replica, placement, kind = placements[launch]
         said = "; ".join(f"{node}: {message}" for node, message in sorted(nodes.items()))
-        message = f"{launch} is left running: its successor could not start; {said}"
+        if kind == "start":
+            message = f"not started; {said}"
+        else:
+            message = f"{launch} is left running: its successor could not start; {said}"
         holds.append(Hold(f"replica {replica}", Reason.PREFLIGHT_FAILED, message, placement, nodes))
     return replace(plan, holds=(*plan.holds, *holds)) if holds else plan
 

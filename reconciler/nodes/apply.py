@@ -32,6 +32,7 @@ from reconciler.core.observed import Labels
 from reconciler.errors import NodeError
 from reconciler.nodes.protocol import LeaseResult, NodeRefused, ReplyLost, explain, reason_of
 from reconciler.nodes.secretstore import SecretError, SecretStore, Snapshot
+from reconciler.nodes.sizes import differing
 
 MAX_WORKERS = 128
 """Requests under way at once, over all nodes."""
@@ -341,21 +342,14 @@ def _after(call: Call, failed: StepResult) -> StepResult:
     """Not sent because of the step before it; a check that found something says what."""
     if failed.kind != CHECK:
         return _skipped(call, failed.code, f"{failed.kind} on {failed.node} was not done")
-    why = f"left running: its successor could not start on {failed.node}: {failed.message}"
+    start = call.kind == "start"
+    kept = "not started: it" if start else "left running: its successor"
+    why = f"{kept} could not start on {failed.node}: {failed.message}"
     return _skipped(call, failed.code, why, failed.reason)
 
 
 def _unequal(call: Call, sizes: Mapping[str, Mapping[str, Any]]) -> StepResult | None:
-    """A path that has not the same size on every rank's node: a copy that was cut off."""
-    found: dict[str, dict[str, Any]] = {}
-    for node, told in sorted(sizes.items()):
-        for path, size in told.items():
-            found.setdefault(path, {})[node] = size
-    said = [
-        f"{path} differs: " + ", ".join(f"{size} bytes on {node}" for node, size in by.items())
-        for path, by in found.items()
-        if len(set(by.values())) > 1
-    ]
+    said = differing(sizes)
     if not said:
         return None
     message, reason = "; ".join(said), Reason.PREFLIGHT_FAILED
@@ -382,13 +376,21 @@ def _lanes(steps: tuple[Step, ...]) -> dict[str, _LaneState]:
 
 
 def _checks(step: Step, lane: str, order: int) -> Iterator[Call]:
-    """Questions before a stop whose successor needs its place: could that start?"""
+    """Questions before a stop whose successor needs its place, and before a start on many nodes.
+
+    One rank whose node refuses would leave the others waiting for it; a start on one node asks
+    the same questions by itself.
+    """
     if isinstance(step, StopStep):
-        secrets = _secrets(step.check)
-        for number, shard in enumerate(step.check):
-            fields = {"spec": to_json(shard.spec), "replaces": step.launch}
-            at = order + number
-            yield Call(at, lane, CHECK, step.launch, shard.node, fields, secrets=secrets)
+        shards, replaces = step.check, {"replaces": step.launch}
+    elif isinstance(step, StartStep) and len(step.shards) > 1:
+        shards, replaces = step.shards, {}
+    else:
+        return
+    secrets = _secrets(shards)
+    for number, shard in enumerate(shards):
+        fields = {"spec": to_json(shard.spec), **replaces}
+        yield Call(order + number, lane, CHECK, step.launch, shard.node, fields, secrets=secrets)
 
 
 def _secrets(shards: Sequence[ShardSpec]) -> tuple[str, ...]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.agent.harness import Json, Node, Refused, Specs
+from reconciler.agent import preflight
+from tests.agent.harness import PORTS, Json, Node, Refused, Specs
 
 
 def program(folder: Path, body: str) -> str:
@@ -109,3 +114,84 @@ def test_a_leader_that_cannot_be_resolved_is_found(node: Node, specs: Specs) -> 
 
 def test_a_leader_elsewhere_is_no_finding(node: Node, specs: Specs) -> None:
     assert check(node, worker(specs, "127.1.2.3"))["findings"] == []
+
+
+def met_at(spec: Json, host: str, *ports: int) -> Json:
+    """The worker's spec, with where its ranks meet."""
+    return {**spec, "network": {"interface": "", "leader": {"host": host, "ports": list(ports)}}}
+
+
+@pytest.fixture
+def dropping() -> Iterator[tuple[str, int]]:
+    """An address whose SYNs are dropped, as a firewall does: a queue that is full and stays so."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.3.5.7", 0))
+        server.listen(0)
+        address = server.getsockname()
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield address
+
+
+def test_a_leader_behind_a_firewall_that_drops_is_found_by_trying(
+    node: Node, specs: Specs, dropping: tuple[str, int]
+) -> None:
+    host, port = dropping
+    began = time.monotonic()
+    found = check(node, met_at(worker(specs, host), host, port, next(PORTS)))["findings"]
+    assert found == [
+        f"leader's address {host}: no answer from port {port} within 3 s; is a firewall in between?"
+    ]
+    assert time.monotonic() - began < 10, "all ports together have one deadline"
+
+
+def test_a_leader_that_refuses_or_listens_already_can_be_reached(node: Node, specs: Specs) -> None:
+    with socket.create_server(("127.3.5.8", 0)) as server:
+        host, port = server.getsockname()
+        spec = met_at(worker(specs, host), host, port, next(PORTS))
+        assert check(node, spec)["findings"] == []
+
+
+def test_ranks_meet_on_the_network_that_the_spec_names_not_where_http_is_served(
+    node: Node, specs: Specs, dropping: tuple[str, int]
+) -> None:
+    """`bootstrap: fabric`: the leader serves on the management network."""
+    host, port = dropping
+    found = check(node, met_at(worker(specs, "127.1.2.3"), host, port))["findings"]
+    assert [text.split(":")[0] for text in found] == [f"leader's address {host}"]
+
+
+def test_a_start_knocks_at_no_port_of_its_leader(node: Node, specs: Specs) -> None:
+    with socket.create_server(("127.3.5.9", 0)) as server:
+        host, port = server.getsockname()
+        assert node.start(met_at(worker(specs, host), host, port)) == "started"
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+MLX = {"name": "mlx5_0", "port": 1, "state": "active"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [
+        ([MLX], []),
+        ([], []),
+        ([{**MLX, "state": "down"}], ["adapter mlx5_0:1 is down, not active"]),
+        ([{**MLX, "port": 2}], ["adapter mlx5_0:1 is not here (mlx5_0:2 are)"]),
+    ],
+)
+def test_the_fabrics_adapters_are_present_and_up(seen: list[Json], found: list[str]) -> None:
+    assert preflight.missing_adapters([("mlx5_0", 1)], seen) == found
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has adapters")
+def test_adapters_on_a_node_that_shows_none_are_a_note(node: Node, specs: Specs) -> None:
+    network = {"interface": "", "adapters": [{"name": "mlx5_0", "port": 1}]}
+    told = check(node, specs.shell("chat-0-ib", ["true"], network=network))
+    assert (told["findings"], len(told["notes"])) == ([], 1)
+    assert "mlx5_0:1" in told["notes"][0]

@@ -54,3 +54,21 @@ def test_a_dead_supervisor_costs_nothing_and_is_replaced(world: World) -> None:
     world.converge()
     assert set(world.ready()) == {launch}
     assert world.plan()["changes"] == []
+
+
+def test_a_node_that_lacks_the_model_keeps_all_ranks_from_starting(world: World) -> None:
+    path = world.folder / "weights"
+    world.model(path=str(path))
+    world.profile("wide", nodes=2, gpus_per_node=4)
+    world.placement("wide", profile="wide", replicas=1)
+    world.commit()
+    ran = world.reconcile("--output", "json")
+    assert ran.code == 3, ran
+    (hold,) = ran.json()["plan"]["holds"]
+    assert hold["reason"] == "PreflightFailed"
+    assert f"not started; gpu-a: path {path}: No such file or directory" in hold["message"]
+    assert "gpu-b: path" in hold["message"], "all findings at once"
+    assert world.launches() == {}, "nothing was begun on any node"
+    path.write_bytes(b"weights")
+    world.converge()
+    assert len(world.ready()) == 1

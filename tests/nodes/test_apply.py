@@ -341,6 +341,53 @@ def test_a_model_of_another_size_on_one_node_leaves_the_launch_running() -> None
     assert report.results[0].message == "/m differs: 10 bytes on a, 9 bytes on b"
 
 
+def several(replica: str, *nodes: str) -> StartStep:
+    """A start over several nodes; the launch has not begun anywhere."""
+    shards = tuple(
+        ShardSpec(n, {"launch": f"{replica}-new", "rank": i}, Labels()) for i, n in enumerate(nodes)
+    )
+    return StartStep(replica, f"{replica}-new", 2, "p1:x", shards)
+
+
+def test_a_start_on_several_nodes_is_sent_once_all_of_them_could() -> None:
+    nodes = Nodes(finding({"a": {"sizes": {"/m": 7}}, "b": {"sizes": {"/m": 7}}}))
+    report = run(nodes, plan(several("chat-0", "a", "b"), start("chat-1", "c")))
+    asked = [(op, node) for op, launch, node in nodes.calls if launch == "chat-0-new"]
+    assert sorted(asked[:2]) == [("check", "a"), ("check", "b")]
+    assert sorted(asked[2:]) == [("start", "a"), ("start", "b")]
+    assert [op for op, launch, _ in nodes.calls if launch == "chat-1-new"] == ["start"]
+    assert all("replaces" not in fields for fields in nodes.fields)
+    assert report.complete
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"b": {"findings": ["path /m: No such file or directory"]}}, "path /m: No such file"),
+        (
+            {"a": {"sizes": {"/m": 7}}, "b": {"sizes": {"/m": 5}}},
+            "/m differs: 7 bytes on a, 5 bytes on b",
+        ),
+    ],
+)
+def test_one_node_that_could_not_keeps_the_start_from_all_of_them(
+    told: Mapping[str, Any], said: str
+) -> None:
+    nodes = Nodes(finding(told))
+    report = run(nodes, plan(several("chat-0", "a", "b")))
+    assert {op for op, _, _ in nodes.calls} == {"check"}
+    assert nodes.noted == []
+    (failed,) = [r for r in report.results if r.kind == "check"]
+    assert (failed.result, failed.reason) == (Outcome.REFUSED, Reason.PREFLIGHT_FAILED)
+    assert said in failed.message
+    skipped = [r for r in report.results if r.kind == "start"]
+    assert [(r.node, r.result) for r in skipped] == [
+        ("a", Outcome.SKIPPED),
+        ("b", Outcome.SKIPPED),
+    ]
+    assert "not started: it could not start on" in skipped[0].message
+
+
 def test_a_check_without_an_answer_stops_nothing() -> None:
     def silent(node: str, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         if op == "check":
