@@ -18,7 +18,7 @@ from reconciler.errors import SettingsError
 VARIABLES = {
     "RECONCILE_CACHE_DIR": "folder of mirrors, parsed files, last looks; default: the user's cache",
     "RECONCILE_OWNER": "name under which leases are taken; default: user@host and this clone",
-    "RECONCILE_KNOWN_HOSTS": "known_hosts file beside ~/.ssh/known_hosts and the inventory's keys",
+    "RECONCILE_KNOWN_HOSTS": "known_hosts file in place of ~/.ssh/known_hosts",
     "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",
     "RECONCILE_ENDPOINTS_DIR": "folder in which endpoints are published; as --endpoints",
     "RECONCILE_ENDPOINTS_HOOK": "command that is run after a change of them; as --endpoints-hook",

@@ -95,6 +95,8 @@ def _allowed_key(endpoint: Endpoint, fingerprint: str, settings: PoolSettings) -
         known = {} if fingerprint else {k.base64: k for k in _known(dialer, endpoint)}
         kinds = tuple(dict.fromkeys(k.type for k in known.values()))
         for key in dialer.shown_keys(endpoint, deadline, Abort(), kinds):
+            if key.fingerprint == fingerprint:
+                dialer.refuse_revoked(endpoint, key, f"{where(endpoint)} shows the host key")
             if key.fingerprint == fingerprint or key.base64 in known:
                 return key
             shown.append(f"{key.type} {key.fingerprint}")

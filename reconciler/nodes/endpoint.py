@@ -37,6 +37,8 @@ class Endpoint:
     host_key_name: str = ""
     """Name in known_hosts; empty: address and port."""
     known_hosts: tuple[Path, ...] = ()
+    revoking: tuple[Path, ...] = ()
+    """known_hosts files whose `@revoked` lines count as well, whichever file the keys come from."""
     identity_files: tuple[Path, ...] = ()
     identities_only: bool = False
     sudo: str = ""
@@ -117,6 +119,7 @@ def _resolve(
         host_key=host_key,
         host_key_name=config.get("hostkeyalias", ""),
         known_hosts=tuple(map(defaults.path, known)) or _known_hosts(defaults),
+        revoking=(*defaults.known_hosts, *_standard(defaults)),
         identity_files=tuple(map(defaults.path, files)),
         identities_only=bool(identity_file) or config.get("identitiesonly", "no") == "yes",
         sudo=sudo,
@@ -135,8 +138,11 @@ def _port(subject: str, text: str) -> int:
 
 
 def _known_hosts(defaults: SshDefaults) -> tuple[Path, ...]:
-    standard = (defaults.home / ".ssh/known_hosts", Path("/etc/ssh/ssh_known_hosts"))
-    return defaults.known_hosts or standard
+    return defaults.known_hosts or _standard(defaults)
+
+
+def _standard(defaults: SshDefaults) -> tuple[Path, ...]:
+    return (defaults.home / ".ssh/known_hosts", Path("/etc/ssh/ssh_known_hosts"))
 
 
 def _jump(

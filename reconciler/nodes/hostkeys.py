@@ -2,7 +2,8 @@
 
 `paramiko.HostKeys` compares each line with all before it (0.9 s at 4,000 hosts), so the files are
 read into a dict here. Only hashed names and patterns need a scan. Format: sshd(8), "SSH_KNOWN_HOSTS
-FILE FORMAT". Lines of `@cert-authority` are passed over: host certificates are not supported.
+FILE FORMAT". A key of a `@revoked` line is refused for every host, whoever else vouches for it. One
+of `@cert-authority` signs certificates of hosts, which are not supported: it is no host's own key.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def parse_key(text: str, source: str) -> KnownKey:
     length = int.from_bytes(blob[:4], "big")
     if blob[4 : 4 + length] != fields[0].encode():
         raise ValueError(f"the key is not of type {fields[0]}")
-    return KnownKey(fields[0], fields[1], source)
+    # Spare bits of base64 may be written in several ways, and keys are compared as text.
+    return KnownKey(fields[0], base64.b64encode(blob).decode(), source)
 
 
 def host_name(address: str, port: int) -> str:
@@ -60,30 +62,53 @@ def host_name(address: str, port: int) -> str:
 class KnownHosts:
     """Known_hosts files, read once. A file that is absent has no lines."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], revoking: Iterable[Path] = ()) -> None:
+        """Of `revoking` only the `@revoked` lines count."""
         self._plain: dict[str, list[KnownKey]] = {}
         self._hashed: list[tuple[bytes, bytes, KnownKey]] = []
         self._patterns: list[tuple[list[str], KnownKey]] = []
-        self._revoked: set[str] = set()
+        self._revoked: dict[str, str] = {}
+        self._authorities: list[tuple[str, KnownKey]] = []
         self._found: dict[str, list[KnownKey]] = {}
-        for path in paths:
+        read = list(paths)
+        for path in read:
             self._read(path)
+        for path in revoking:
+            if path not in read:
+                self._read(path, only="@revoked")
 
     def lookup(self, name: str) -> list[KnownKey]:
         """All keys for `host` or `[host]:port`, revoked ones left out."""
         name = name.lower()
         if name not in self._found:
-            found = list(self._plain.get(name, ()))
-            found += [key for salt, digest, key in self._hashed if _hash(salt, name) == digest]
-            found += [key for patterns, key in self._patterns if _matches(patterns, name)]
-            self._found[name] = [key for key in found if key.base64 not in self._revoked]
+            self._found[name] = [k for k in self._all(name) if k.base64 not in self._revoked]
         return self._found[name]
 
-    def revoked(self, encoded: str) -> bool:
-        """Whether a `@revoked` line has this key."""
-        return encoded in self._revoked
+    def revoked(self, encoded: str) -> str:
+        """The file and line that revokes this key; empty: none does."""
+        return self._revoked.get(encoded, "")
 
-    def _read(self, path: Path) -> None:
+    def why_none(self, name: str) -> str:
+        """What the files say of a host of which they have no key that counts; empty: nothing."""
+        name = name.lower()
+        said = [
+            f"{key.source} has {key.fingerprint}, which {self._revoked[key.base64]} revokes"
+            for key in self._all(name)
+            if key.base64 in self._revoked
+        ]
+        said += [
+            f"{key.source} names an authority of host certificates, which are not supported"
+            for names, key in self._authorities
+            if _names(names, name)
+        ]
+        return "; ".join(said)
+
+    def _all(self, name: str) -> list[KnownKey]:
+        found = list(self._plain.get(name, ()))
+        found += [key for salt, digest, key in self._hashed if _hash(salt, name) == digest]
+        return found + [key for patterns, key in self._patterns if _matches(patterns, name)]
+
+    def _read(self, path: Path, only: str = "") -> None:
         try:
             text = path.read_text("utf-8", "replace")
         except OSError:
@@ -93,7 +118,7 @@ class KnownHosts:
             if not fields or fields[0].startswith("#"):
                 continue
             marker = fields.pop(0) if fields[0].startswith("@") else ""
-            if len(fields) < 3:
+            if len(fields) < 3 or (only and marker != only):
                 continue
             try:
                 key = parse_key(f"{fields[1]} {fields[2]}", f"{path}:{number}")
@@ -101,18 +126,17 @@ class KnownHosts:
                 # One bad line must not make all other hosts unknown.
                 continue
             if marker == "@revoked":
-                self._revoked.add(key.base64)
+                self._revoked[key.base64] = key.source
+            elif marker == "@cert-authority":
+                self._authorities.append((fields[0], key))
             elif not marker:
                 self._add(fields[0], key)
 
     def _add(self, names: str, key: KnownKey) -> None:
         if names.startswith("|1|"):
-            parts = names.split("|")
-            try:
-                salt, digest = base64.b64decode(parts[2]), base64.b64decode(parts[3])
-            except (IndexError, binascii.Error):
-                return
-            self._hashed.append((salt, digest, key))
+            salted = _salted(names)
+            if salted is not None:
+                self._hashed.append((*salted, key))
             return
         patterns = names.lower().split(",")
         if any(set(pattern) & set("*?!") for pattern in patterns):
@@ -120,6 +144,23 @@ class KnownHosts:
             return
         for name in patterns:
             self._plain.setdefault(name, []).append(key)
+
+
+def _salted(names: str) -> tuple[bytes, bytes] | None:
+    """(salt, digest) of a hashed name; None where it is damaged."""
+    parts = names.split("|")
+    try:
+        return base64.b64decode(parts[2]), base64.b64decode(parts[3])
+    except (IndexError, binascii.Error):
+        return None
+
+
+def _names(names: str, name: str) -> bool:
+    """Whether the first field of a line, of any form, names the host."""
+    if names.startswith("|1|"):
+        salted = _salted(names)
+        return salted is not None and _hash(salted[0], name) == salted[1]
+    return _matches(names.lower().split(","), name)
 
 
 def _hash(salt: bytes, name: str) -> bytes:

@@ -23,7 +23,7 @@ import paramiko
 from reconciler.core.observed import LookError
 from reconciler.nodes.credentials import Credentials
 from reconciler.nodes.endpoint import Endpoint
-from reconciler.nodes.hostkeys import KnownHosts, KnownKey, fingerprint, host_name, parse_key
+from reconciler.nodes.hostkeys import KnownHosts, KnownKey, host_name, parse_key
 from reconciler.nodes.protocol import NodeUnseen
 from reconciler.nodes.sockets import TunedSocket, dial, wait_for
 
@@ -172,9 +172,27 @@ class Dialer:
         abort.add(sock.close)
         with self.gate:
             transport = _handshake(endpoint, sock, keys, deadline)
-            _check_host_key(endpoint, transport, keys)
+            self._check_host_key(endpoint, transport, keys)
             _authenticate(endpoint, transport, self.credentials, deadline)
         return transport
+
+    def _check_host_key(
+        self, endpoint: Endpoint, transport: paramiko.Transport, keys: list[KnownKey]
+    ) -> None:
+        raw = transport.get_remote_server_key()
+        shown = KnownKey(raw.get_name(), raw.get_base64(), where(endpoint))
+        if shown.base64 in {key.base64 for key in keys}:
+            return
+        transport.close()
+        self.refuse_revoked(endpoint, shown, f"{where(endpoint)} shows the host key")
+        known = " or ".join(f"{key.fingerprint} ({key.source})" for key in keys)
+        raise NodeUnseen(
+            endpoint.subject,
+            LookError.HOST_KEY,
+            f"{where(endpoint)} shows the {shown.type} host key {shown.fingerprint}, "
+            f"expected {known}",
+            _resolve_hint(endpoint, keys),
+        )
 
     def _reach(
         self, endpoint: Endpoint, deadline: Deadline, abort: Abort
@@ -228,31 +246,48 @@ class Dialer:
 
     def known_keys(self, endpoint: Endpoint) -> list[KnownKey]:
         """The host keys that it may show, by inventory or known_hosts. NodeUnseen: none."""
+        known = self._known_hosts(endpoint)
         try:
-            if endpoint.host_key:
-                return [parse_key(endpoint.host_key, "the inventory")]
+            own = parse_key(endpoint.host_key, "the inventory") if endpoint.host_key else None
         except ValueError as error:
             reason = f"its document's ssh.host_key cannot be read: {error}"
             raise NodeUnseen(endpoint.subject, LookError.HOST_KEY, reason) from error
-        known = self._known_hosts(endpoint)
+        if own is not None:
+            self.refuse_revoked(endpoint, own, "its document's ssh.host_key is")
+            return [own]
         name = endpoint.host_key_name or host_name(endpoint.address, endpoint.port)
         keys = known.lookup(name)
         if not keys:
             files = ", ".join(map(str, endpoint.known_hosts))
+            said = known.why_none(name)
             raise NodeUnseen(
                 endpoint.subject,
                 LookError.HOST_KEY,
-                f"no host key is known for {name}: neither its document nor {files} has one",
+                f"no host key is known for {name}: neither its document nor {files} has one"
+                + (f" ({said})" if said else ""),
                 "read it on the machine (`ssh-keygen -yf`, or `cat "
                 "/etc/ssh/ssh_host_ed25519_key.pub`) and put it into ssh.host_key",
             )
         return keys
 
+    def refuse_revoked(self, endpoint: Endpoint, key: KnownKey, what: str) -> None:
+        """NodeUnseen where a known_hosts file revokes `key`, whoever else vouches for it."""
+        line = self._known_hosts(endpoint).revoked(key.base64)
+        if line:
+            raise NodeUnseen(
+                endpoint.subject,
+                LookError.HOST_KEY,
+                f"{what} {key.type} {key.fingerprint}, which {line} revokes",
+                "others may have its private half: make a new host key on the machine "
+                "(`ssh-keygen`), and name that one",
+            )
+
     def _known_hosts(self, endpoint: Endpoint) -> KnownHosts:
-        stamp = tuple((path, _mtime(path)) for path in endpoint.known_hosts)
+        paths = dict.fromkeys((*endpoint.known_hosts, *endpoint.revoking))
+        stamp = (endpoint.known_hosts, *((path, _mtime(path)) for path in paths))
         with self._lock:
             if stamp not in self._known:
-                self._known[stamp] = KnownHosts(endpoint.known_hosts)
+                self._known[stamp] = KnownHosts(endpoint.known_hosts, endpoint.revoking)
             return self._known[stamp]
 
 
@@ -328,23 +363,6 @@ _OURS = (("kex", KEY_EXCHANGES), ("ciphers", CIPHERS), ("macs", DIGESTS))
 
 def _algorithms(key_type: str) -> tuple[str, ...]:
     return RSA if key_type == "ssh-rsa" else (key_type,)
-
-
-def _check_host_key(
-    endpoint: Endpoint, transport: paramiko.Transport, keys: list[KnownKey]
-) -> None:
-    shown = transport.get_remote_server_key()
-    if shown.get_base64() in {key.base64 for key in keys}:
-        return
-    transport.close()
-    known = " or ".join(f"{key.fingerprint} ({key.source})" for key in keys)
-    raise NodeUnseen(
-        endpoint.subject,
-        LookError.HOST_KEY,
-        f"{where(endpoint)} shows the {shown.get_name()} host key {fingerprint(shown.asbytes())}, "
-        f"expected {known}",
-        _resolve_hint(endpoint, keys),
-    )
 
 
 def _resolve_hint(endpoint: Endpoint, keys: list[KnownKey]) -> str:

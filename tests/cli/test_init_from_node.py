@@ -119,6 +119,59 @@ def test_a_known_key_that_the_node_does_not_show_writes_nothing(
     assert not (tmp_path / "fleet").exists()
 
 
+@pytest.mark.parametrize("by_fingerprint", [True, False])
+def test_a_revoked_host_key_is_refused_even_by_its_fingerprint(
+    cli: Cli,
+    tmp_path: Path,
+    node: LoopbackNode,
+    monkeypatch: pytest.MonkeyPatch,
+    by_fingerprint: bool,
+) -> None:
+    known = tmp_path / "known_hosts"
+    line = f"[{node.address}]:{node.port} {node.host_key}\n"
+    known.write_text(f"{line}@revoked * {node.host_key}\n")
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    more = ("--host-key", fingerprint(node.host_key)) if by_fingerprint else ()
+    ran = ask(cli, node, tmp_path / "fleet", *more)
+    assert ran.code == 1
+    assert f"{known}:2 revokes" in ran.err
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_a_revocation_in_the_accounts_own_file_counts_beside_another_file(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (tmp_path / "home/.ssh/known_hosts").write_text(f"@revoked * {node.host_key}\n")
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[{node.address}]:{node.port} {node.host_key}\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    ran = ask(cli, node, tmp_path / "fleet")
+    assert ran.code == 1
+    assert "home/.ssh/known_hosts:1 revokes" in ran.err
+
+
+@pytest.mark.parametrize("by_fingerprint", [True, False])
+def test_an_authority_of_certificates_vouches_for_no_key(
+    cli: Cli,
+    tmp_path: Path,
+    node: LoopbackNode,
+    monkeypatch: pytest.MonkeyPatch,
+    by_fingerprint: bool,
+) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"@cert-authority * {node.host_key}\n")
+    monkeypatch.setenv("RECONCILE_KNOWN_HOSTS", str(known))
+    other = write_key(tmp_path / "other")
+    more = ("--host-key", fingerprint(other)) if by_fingerprint else ()
+    ran = ask(cli, node, tmp_path / "fleet", *more)
+    assert ran.code == 1
+    said = "expected SHA256:" if by_fingerprint else "an authority of host certificates"
+    assert said in ran.err
+    assert not (tmp_path / "fleet").exists()
+
+
 def test_its_options_belong_to_from_node(cli: Cli, tmp_path: Path) -> None:
     ran = cli("init", str(tmp_path / "fleet"), "--pool", "h100")
     assert ran.code == 1

@@ -90,3 +90,54 @@ def test_the_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path) -> Non
 def test_a_host_key_that_cannot_be_read_says_so(text: str) -> None:
     with pytest.raises(ValueError, match=r"host key|base64|not of type"):
         parse_key(text, "the inventory")
+
+
+def test_a_revocation_counts_whichever_host_it_names_and_whatever_file_has_it(
+    tmp_path: Path, keys: list[str]
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.write_text(f"gpu-a {keys[0]}\n")
+    other.write_text(f"gpu-a {keys[1]}\n@revoked elsewhere {keys[0]}\n")
+    known = KnownHosts([own], revoking=[other, own])
+    assert found(known, "gpu-a") == [], "of the other file only what it revokes counts"
+    assert known.revoked(keys[0].split()[1]) == f"{other}:2"
+    assert known.revoked(keys[1].split()[1]) == ""
+    assert f"{own}:1 has SHA256:" in known.why_none("GPU-A")
+    assert f"which {other}:2 revokes" in known.why_none("gpu-a")
+
+
+def test_a_key_is_told_by_its_bytes_however_its_base64_is_written(
+    tmp_path: Path, keys: list[str]
+) -> None:
+    ecdsa = tmp_path / "ecdsa"
+    argv = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(ecdsa)]
+    subprocess.run(argv, check=True, capture_output=True)
+    kind, text = ecdsa.with_suffix(".pub").read_text().split()[:2]
+    assert text.endswith("="), "an ECDSA key of 256 bits ends within a base64 quantum"
+    last = text.rstrip("=")[-1]
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    twin = text.rstrip("=")[:-1] + alphabet[alphabet.index(last) ^ 1] + "="
+    known = read(tmp_path, f"gpu-a {kind} {text}", f"@revoked * {kind} {twin}")
+    assert twin != text
+    assert found(known, "gpu-a") == []
+
+
+def test_an_authority_of_certificates_is_no_hosts_key_and_is_told(
+    tmp_path: Path, keys: list[str]
+) -> None:
+    known = read(tmp_path, f"@cert-authority *.lab,!bad.lab {keys[0]}", f"b.lab {keys[1]}")
+    assert found(known, "a.lab") == []
+    assert "known_hosts:1 names an authority of host certificates" in known.why_none("a.lab")
+    assert known.why_none("bad.lab") == known.why_none("elsewhere") == ""
+    assert found(known, "b.lab") == [keys[1]]
+
+
+def test_a_hashed_authority_names_its_host(tmp_path: Path, keys: list[str]) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text(f"gpu-a {keys[0]}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(path)], check=True, capture_output=True)
+    path.write_text(f"@cert-authority {path.read_text()}")
+    known = KnownHosts([path])
+    assert found(known, "gpu-a") == []
+    assert "authority" in known.why_none("gpu-a")
+    assert known.why_none("gpu-b") == ""

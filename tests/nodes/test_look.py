@@ -287,6 +287,52 @@ def test_a_host_key_that_nobody_named_is_never_learnt(
     assert only(pool.look(desired)).error is None
 
 
+@pytest.mark.parametrize("named_by", ["inventory", "known_hosts", "another", "a file of its own"])
+def test_a_revoked_host_key_is_refused_whoever_names_it(
+    start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path, named_by: str
+) -> None:
+    fleet = start_fleet(1)
+    node = fleet["node-1"]
+    standard = tmp_path / ".ssh" / "known_hosts"
+    standard.parent.mkdir()
+    line = f"[{node.address}]:{node.port} {node.host_key}\n"
+    other = write_key(tmp_path / "other")
+    desired = with_ssh(desired_of(fleet), "node-1", host_key="")
+    if named_by == "inventory":
+        desired = desired_of(fleet)
+    elif named_by == "known_hosts":
+        standard.write_text(line)
+    elif named_by == "another":
+        standard.write_text(f"[{node.address}]:{node.port} {other}\n")
+    else:
+        (tmp_path / "own").write_text(line)
+        desired = with_ssh(desired, "node-1", known_hosts=str(tmp_path / "own"))
+    pool = make_pool(retry_base_s=0)
+    before = only(pool.look(desired)).error
+    assert before is (LookError.HOST_KEY if named_by == "another" else None)
+    pool.close()
+    with standard.open("a") as file:
+        file.write(f"@revoked somewhere {node.host_key}\n")
+    look = only(make_pool(retry_base_s=0).look(desired))
+    assert look.error is LookError.HOST_KEY
+    assert f"{standard}:" in look.detail
+    assert "revokes" in look.detail
+
+
+def test_an_authority_of_host_certificates_lets_nobody_in(
+    start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path
+) -> None:
+    # The node shows the authority's own key: worse could not be.
+    fleet = start_fleet(1)
+    node = fleet["node-1"]
+    known = tmp_path / "known_hosts"
+    known.write_text(f"@cert-authority * {node.host_key}\n")
+    desired = with_ssh(desired_of(fleet), "node-1", host_key="")
+    look = only(make_pool(known_hosts=(known,)).look(desired))
+    assert look.error is LookError.HOST_KEY
+    assert f"{known}:1 names an authority of host certificates, which are not" in look.detail
+
+
 def test_a_key_that_is_not_authorized_says_what_was_tried(
     start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path
 ) -> None:
