@@ -420,7 +420,10 @@ def test_each_rank_gets_its_secrets_beside_the_spec_and_no_result_has_them(tmp_p
     nodes, store = Nodes(), secret_folder(tmp_path, key="canary-88\n", tls="canary-89")
     report = run(nodes, plan(secret_start("chat-0", "a", "b")), secrets=store)
     assert report.complete
-    assert sorted((fields["spec"]["secrets"], fields["secrets"]) for fields in nodes.fields) == [
+    sent = dict(zip(nodes.calls, nodes.fields, strict=True))
+    starts = [fields for (op, _, _), fields in sent.items() if op == "start"]
+    assert all("secrets" not in fields for (op, _, _), fields in sent.items() if op == "check")
+    assert sorted((fields["spec"]["secrets"], fields["secrets"]) for fields in starts) == [
         (["key"], {"key": "canary-88"}),
         (["key", "tls"], {"key": "canary-88", "tls": "canary-89"}),
     ]
@@ -433,8 +436,10 @@ def test_a_missing_secret_stops_the_start_before_anything_is_sent(tmp_path: Path
     nodes, store = Nodes(), secret_folder(tmp_path, key="canary-88")
     report = run(nodes, plan(secret_start("chat-0", "a", "b")), secrets=store)
     assert (nodes.calls, nodes.noted) == ([], [])
-    assert {(r.result, r.reason) for r in report.results} == {
-        (Outcome.REFUSED, Reason.PREFLIGHT_FAILED)
+    assert {r.reason for r in report.results} == {Reason.PREFLIGHT_FAILED}
+    assert {(r.kind, r.result) for r in report.results} == {
+        ("check", Outcome.REFUSED),
+        ("start", Outcome.SKIPPED),
     }
     assert f"{tmp_path}/tls" in report.results[0].message
 
