@@ -31,7 +31,8 @@ class Catalog:
             self._today[name] = by_profile[placement.profile]
         self._recorded: dict[str, list[tuple[Any, ResolvedProfile | None]]] = {}
         self._explained: dict[tuple[str, str], tuple[FieldChange, ...]] = {}
-        self._allowed: dict[str, dict[str, str]] = {name: {} for name in desired.placements}
+        self._allowed: dict[tuple[object, ...], dict[str, str]] = {}
+        self._known: dict[str, dict[str, str]] = {}
 
     def today(self, placement: str) -> tuple[ResolvedProfile, str]:
         """Profile and fingerprint of a placement of this revision."""
@@ -65,7 +66,9 @@ class Catalog:
 
     def why_not(self, placement: Placement, places: Iterable[Place]) -> str:
         """Why a launch may not stay where it is; empty: it may."""
-        known = self._allowed[placement.name]
+        known = self._known.get(placement.name)
+        if known is None:
+            known = self._known[placement.name] = self._of_kind(placement)
         for place in places:
             reason = known.get(place.node)
             if reason is None:
@@ -76,6 +79,12 @@ class Catalog:
                 was, now = place.fabric or "no fabric", placement.fabric or "no fabric"
                 return f"it uses {was}, the placement asks for {now}"
         return ""
+
+    def _of_kind(self, placement: Placement) -> dict[str, str]:
+        """Node → why not, shared by all placements of which every rule says the same."""
+        selector = tuple(placement.selector.items())
+        kind = placement.pool, placement.nodes, selector, placement.fabric
+        return self._allowed.setdefault(kind, {})
 
     @staticmethod
     def may_live(placement: Placement, node: Node) -> bool:

@@ -11,13 +11,14 @@ Leases are left out: two reconcilers have to choose the same canary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cached_property
 
 from reconciler.core import canary, wanted
 from reconciler.core.access import Access, look_at
 from reconciler.core.catalog import Catalog
-from reconciler.core.model import NodeState, Placement
+from reconciler.core.model import Node, NodeState, Placement
 from reconciler.core.observed import Observed
 from reconciler.core.occupancy import NodeUse, read_node
 from reconciler.core.rejection import Launches
@@ -36,8 +37,8 @@ class InHand:
         self._catalog = catalog
         self._observed = observed
         self._perhaps = perhaps
-        self._access: Access | None = None
         self._rooms: dict[str, Room] = {}
+        self._uses: dict[str, NodeUse | None] = {}
 
     def may_try(self, placement: Placement, want: Want, launches: Launches) -> bool:
         """Whether `want` runs today's profile in sight, or could be given it now."""
@@ -51,53 +52,72 @@ class InHand:
         if any(self._reach.why_not(s.view.seen_nodes, s.view.launch) for s in live):
             return False
         if placement.name not in self._rooms:
-            self._rooms[placement.name] = Room(self._catalog, self._reach, placement)
+            self._rooms[placement.name] = Room(self._catalog, placement, self._use)
         ending = {s.view.launch for s, _ in launches if not is_stuck(s.view)}
         nodes = {n for s in live for n in s.view.seen_nodes}
         return self._rooms[placement.name].has(frozenset(ending), nodes, want.node)
 
-    @property
+    @cached_property
     def _reach(self) -> Access:
-        if self._access is None:
-            self._access, _ = look_at(self._catalog.desired, replace(self._observed, owner=""))
-        return self._access
+        return look_at(self._catalog.desired, replace(self._observed, owner=""))[0]
+
+    def _use(self, node: Node) -> NodeUse | None:
+        """What is held on a node; None where nothing of it can be given away now."""
+        if node.name not in self._uses:
+            answer = self._reach.answers.get(node.name)
+            away = node.state is not NodeState.ACTIVE or node.name in self._reach.barred
+            use = None if answer is None or away else read_node(node, answer)
+            self._uses[node.name] = None if use is None or use.error else use
+        return self._uses[node.name]
 
 
 class Room:
     """Nodes on which a rank of one placement has a place now, as far as their answers tell."""
 
-    def __init__(self, catalog: Catalog, access: Access, placement: Placement) -> None:
+    def __init__(
+        self, catalog: Catalog, placement: Placement, use: Callable[[Node], NodeUse | None]
+    ) -> None:
+        self._catalog, self._placement, self._use = catalog, placement, use
         profile = catalog.today(placement.name)[0].profile
         self._gpus, self._ranks = profile.gpus_per_node, profile.nodes
-        self._kinds: dict[str, Kind] = {}
-        self._uses: dict[str, NodeUse] = {}
-        for node in wanted.fitting(placement, catalog):
-            answer = access.answers.get(node.name)
-            if answer is None or node.state is not NodeState.ACTIVE or node.name in access.barred:
-                continue
-            use = read_node(node, answer)
-            if not use.error:
-                fabric = node.fabrics.get(placement.fabric)
-                self._kinds[node.name] = node.gpus.klass, len(fabric.adapters) if fabric else 0
-                self._uses[node.name] = use
-        self._open = {name for name in self._uses if self._fits(name, frozenset())}
-        self._alike = Counter(self._kinds[name] for name in self._open)
 
     def has(self, ending: frozenset[str], nodes: set[str], only: str = "") -> bool:
         """Whether a replica has a place once its launches `ending`, which are on `nodes`, are over.
 
         `only`: the node that a per-node replica belongs to.
         """
-        freed = {n for n in nodes & self._uses.keys() - self._open if self._fits(n, ending)}
+        freed = {name for name in nodes if self._fits(name, ending)}
         if only:
-            return only in self._open or only in freed
-        return self._count(freed) >= self._ranks
+            return only in freed or self._fits(only)
+        # Mostly the place that it has is enough, and the other nodes need not be looked at.
+        if self._most(self._kinds(freed)) >= self._ranks:
+            return True
+        return self._most(self._alike + self._kinds(freed - self._open)) >= self._ranks
 
-    def _count(self, freed: set[str]) -> int:
-        alike: Mapping[Kind, int] = self._alike
-        if freed:
-            alike = self._alike + Counter(self._kinds[name] for name in freed)
+    @cached_property
+    def _open(self) -> frozenset[str]:
+        nodes = wanted.fitting(self._placement, self._catalog)
+        return frozenset(node.name for node in nodes if self._fits(node.name))
+
+    @cached_property
+    def _alike(self) -> Counter[Kind]:
+        return self._kinds(self._open)
+
+    def _kinds(self, names: Collection[str]) -> Counter[Kind]:
+        found: Counter[Kind] = Counter()
+        for name in names:
+            node = self._catalog.desired.nodes[name]
+            fabric = node.fabrics.get(self._placement.fabric)
+            found[node.gpus.klass, len(fabric.adapters) if fabric else 0] += 1
+        return found
+
+    @staticmethod
+    def _most(alike: Counter[Kind]) -> int:
         return max(alike.values(), default=0)
 
-    def _fits(self, name: str, ending: frozenset[str]) -> bool:
-        return len(self._uses[name].free(ending)) >= self._gpus
+    def _fits(self, name: str, ending: frozenset[str] = frozenset()) -> bool:
+        node = self._catalog.desired.nodes.get(name)
+        if node is None or not wanted.fits(self._placement, self._catalog, node):
+            return False
+        use = self._use(node)
+        return use is not None and len(use.free(ending)) >= self._gpus

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from reconciler.core.model import Desired, Node
 from reconciler.core.observed import GpuSeen, NodeAnswer, Phase, Place, Shard
@@ -142,11 +143,15 @@ def _declared(node: Node) -> tuple[GpuSlot, ...]:
 
 
 def _seen(node: Node, answer: NodeAnswer) -> tuple[GpuSlot, ...]:
-    slots = (
+    slots = [
         GpuSlot(g.uuid, g.index, g.name or node.gpus.klass, g.memory_mib, g.nvlink_group)
         for g in answer.gpus.items
-    )
-    return tuple(sorted(slots, key=lambda slot: (slot.index, slot.uuid)))
+    ]
+    slots.sort(key=_by_index)
+    return tuple(slots)
+
+
+_by_index = attrgetter("index", "uuid")
 
 
 def _unreadable(node: Node, answer: NodeAnswer) -> str:
@@ -194,8 +199,10 @@ def _as_named_now(node: Node, place: Place, use: NodeUse) -> tuple[str, ...]:
     holds one by its old name holds it still. By default the name ends with the index; else nobody
     can tell which one it is, and it may be any.
     """
+    if node.gpus.source != "declared":
+        return place.gpus
     names = tuple(slot.uuid for slot in use.slots)
-    if node.gpus.source != "declared" or set(place.gpus) <= set(names):
+    if set(place.gpus) <= set(names):
         return place.gpus
     found: list[str] = []
     for gpu in place.gpus:

@@ -160,16 +160,19 @@ def _per_node(placement: Placement, groups: Sequence[Group], catalog: Catalog) -
 
 def fitting(placement: Placement, catalog: Catalog) -> list[Node]:
     """Nodes that the documents allow and that have the GPUs for one rank; `lost` ones not."""
+    return [node for node in catalog.desired.nodes.values() if fits(placement, catalog, node)]
+
+
+def fits(placement: Placement, catalog: Catalog, node: Node) -> bool:
+    """Whether `node` is one of them."""
     profile = catalog.today(placement.name)[0].profile
-    return [
-        node
-        for name, node in catalog.desired.nodes.items()
-        if name not in catalog.desired.departed
+    return (
+        node.name not in catalog.desired.departed
         and node.state is not NodeState.LOST
         and (not profile.gpu_class or node.gpus.klass == profile.gpu_class)
         and node.gpus.count >= profile.gpus_per_node
         and catalog.may_live(placement, node)
-    ]
+    )
 
 
 def in_placement(groups: Mapping[str, Group]) -> dict[str, list[Group]]:
