@@ -142,7 +142,7 @@ def _guarded(profile: EngineProfile) -> bool:
     """Whether `/v1/models` asks for a key that the node's probe does not have."""
     keys = ("VLLM_API_KEY", "LLAMA_API_KEY", "SGLANG_API_KEY")
     envs = (profile.env, profile.secrets, profile.leader.env, profile.worker.env)
-    flags = ("--api-key", "--api-key-file", "--ssl-keyfile", "--ssl-key-file", "--api-prefix")
+    flags = ("--api-key", "--api-key-file", "--api-prefix")
     args = (*profile.args, *profile.leader.args, *profile.worker.args)
     return any(k in env for k in keys for env in envs) or any(
         arg.split("=", 1)[0].replace("_", "-") in flags for arg in args

@@ -236,6 +236,8 @@ class LaunchRequest:
     """Name to number; the same numbers on every host."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """For containers: fleet, launch, replica."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Of the nodes that the profile refers to by name."""
 
 
 @dataclass(frozen=True)

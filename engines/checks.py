@@ -18,6 +18,9 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
+TLS = "the launch serves HTTP: end TLS in a sidecar in front of it, with `listens`"
+"""Why an engine gets no certificate: the node asks it for its health without."""
+
 NO_PLUGIN = "none"
 """NCCL's word for its own transport: it loads nothing."""
 

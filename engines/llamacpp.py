@@ -40,6 +40,8 @@ RESERVED: Mapping[str, str] = {
     "--reuse-port": "two servers would share one port and its requests",
     "--rpc": "the workers are the profile's other `nodes`, one process each, which offers all "
     "`gpus_per_node` GPUs of its node; several workers on one node cannot be said",
+    "--ssl-key-file": checks.TLS,
+    "--ssl-cert-file": checks.TLS,
     "--api-prefix": "health and model list would be elsewhere",
     "--api-key": "on a command line every user of the node can read it; use --api-key-file",
     "--hf-token": "on a command line every user of the node can read it; set HF_TOKEN",

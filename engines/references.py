@@ -45,9 +45,14 @@ NAMES: Mapping[str, str] = {
     "fabric.gid_index": "GID index of a RoCE fabric",
     "members.addresses": "addresses of all ranks in order, with commas",
 }
-"""Every reference but the two families `port.NAME` and `members.NAME` (host:port of all ranks)."""
+"""Every reference but the families below."""
 
 FAMILIES = ("port.", "members.")
+"""By a port's name: its number; host:port of all ranks."""
+
+NODES = ("address.", "host.")
+"""By a node's name: its address, bare; the same, with brackets where it is IPv6. For what runs once
+in a fleet (a store's master, a broker) and is pinned there."""
 
 
 class References:
@@ -123,6 +128,9 @@ def _values(request: LaunchRequest, rank: int) -> dict[str, str]:
         "fabric.gid_index": "" if gid is None else str(gid),
         "members.addresses": ",".join(host.address for host in request.hosts),
     }
+    for name, address in request.addresses.items():
+        values[f"address.{name}"] = address
+        values[f"host.{name}"] = addresses.host(address)
     for name, port in request.ports.items():
         values[f"port.{name}"] = str(port)
         ends = (host.http if name == "http" else host.address for host in request.hosts)
@@ -137,7 +145,7 @@ def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:
         Problem(path, f"{match[0]} is not known", _hint(match[2], known))
         for path, text in _texts(profile)
         for match in REFERENCE.finditer(text)
-        if not match[1] and (match[2] not in known or not match[0].endswith(")"))
+        if not match[1] and not _is_known(match, known)
     ]
 
 
@@ -175,6 +183,25 @@ _UNDER_SECRETS = re.compile(
     rf"/{secretref.FOLDER}/(?P<name>{secretref.NAME.pattern})?(?P<rest>[\w/.-]*[\w/-]|[.]{{2}})?"
 )
 """A dot behind a name ends a sentence."""
+
+
+def _is_known(match: re.Match[str], known: Iterable[str]) -> bool:
+    # Which nodes there are is not the profile's to say: validation looks them up in the inventory.
+    of_a_node = match[2].startswith(NODES) and not match[2].endswith(".")
+    return match[0].endswith(")") and (of_a_node or match[2] in known)
+
+
+def nodes_named(texts: Iterable[str]) -> Iterator[str]:
+    """Names of the nodes whose address `texts` refer to."""
+    for text in texts:
+        for match in REFERENCE.finditer(text) if "$(" in text else ():
+            if not match[1] and match[2].startswith(NODES):
+                yield match[2].partition(".")[2]
+
+
+def texts(profile: EngineProfile) -> Iterator[str]:
+    """All text of a profile in which references stand."""
+    return (text for _, text in _texts(profile))
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

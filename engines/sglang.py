@@ -46,6 +46,8 @@ RESERVED: Mapping[str, str] = {
     "--disaggregation-bootstrap-port": "a port of the launch",
     "--use-ray": "SGLang's own launcher is used",
     "--grpc-mode": "the launch serves HTTP",
+    "--ssl-keyfile": checks.TLS,
+    "--ssl-certfile": checks.TLS,
     "--api-key": "on a command line every user of the node can read it",
     "--admin-api-key": "on a command line every user of the node can read it",
     "--ssl-keyfile-password": "on a command line every user of the node can read it",

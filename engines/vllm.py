@@ -43,6 +43,8 @@ RESERVED: Mapping[str, str] = {
     "--uds": "the launch serves on its port",
     "--headless": "by rank",
     "--grpc": "the launch serves HTTP",
+    "--ssl-keyfile": checks.TLS,
+    "--ssl-certfile": checks.TLS,
     "--config": "a file could set what the reconciler owns",
     "--tensor-parallel-size": "parallel.tp",
     "--pipeline-parallel-size": "parallel.pp",

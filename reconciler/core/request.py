@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import engines
 from engines.base import EngineProfile, Host, LaunchRequest, RenderedFile
-from reconciler.core.model import Desired, ResolvedProfile
+from engines.references import nodes_named, texts
+from reconciler.core.model import Desired, Node, ResolvedProfile
 
 
 def engine_profile(resolved: ResolvedProfile) -> EngineProfile:
@@ -68,6 +69,7 @@ def launch_request(
 ) -> LaunchRequest:
     """What the engine is asked; `files` come on top of the profile's."""
     profile = engine_profile(resolved)
+    named = {name for name in nodes_named(texts(profile)) if name in desired.nodes}
     return LaunchRequest(
         launch=launch,
         replica=replica,
@@ -75,4 +77,9 @@ def launch_request(
         hosts=tuple(hosts),
         ports=dict(ports),
         labels={"reconcile.fleet": desired.fleet.id, "reconcile.replica": replica},
+        addresses={name: _address(desired.nodes[name]) for name in named},
     )
+
+
+def _address(node: Node) -> str:
+    return node.management.address or node.address

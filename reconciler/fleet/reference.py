@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engines.references import NAMES
 from reconciler.fleet import schemas
 
 INTRO = """\
@@ -40,7 +41,8 @@ How YAML is read here:
 - `extends` of a Profile: maps merge key by key, at every depth; everything else, lists too,
   replaces what the base says. `name`, `extends` and `abstract` are never inherited.
 - Values of `args`, `env`, `command`, `sidecars` and `files` may use references such as
-  `$(node.address)`, `$(leader.address)`, `$(port.http)`, `$(model.path)`; `$$(` is a literal `$(`.
+  `$(node.address)`, `$(leader.address)`, `$(port.http)`, `$(model.path)`: all of them stand at the
+  end of this page. `$$(` is a literal `$(`.
 
 For editors, a file's first line may be
 `# yaml-language-server: $schema=PATH/schema/document.v1.json`.
@@ -55,7 +57,20 @@ def reference() -> str:
         parts += [f"## {kind}\n", root["description"] + "\n", _table(root, root, top=True)]
         for name, node in _tables(root):
             parts += [f"### {kind}: {name}\n", node["description"] + "\n", _table(node, root)]
+    parts.append(_references())
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _references() -> str:
+    families = {
+        "port.NAME": "number of a port of the launch",
+        "members.NAME": "that port of all ranks in order, `host:port` with commas",
+        "address.NODE": "address of the node of that name, bare: for what is pinned there",
+        "host.NODE": "the same, with brackets where it is IPv6",
+    }
+    rows = [f"| `$({name})` | {what} |" for name, what in (*NAMES.items(), *families.items())]
+    head = "## References\n\nIn values of a profile; each rank gets its own.\n\n| | |\n|---|---|\n"
+    return head + "\n".join(rows) + "\n"
 
 
 def _tables(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

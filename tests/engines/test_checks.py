@@ -197,6 +197,16 @@ def test_a_secret_on_the_command_line_is_refused(engine: str, args: list[str]) -
 
 
 @pytest.mark.parametrize(
+    ("engine", "flag"),
+    [("vllm", "--ssl-keyfile"), ("sglang", "--ssl-certfile"), ("llamacpp", "--ssl-key-file")],
+)
+def test_tls_is_ended_in_front_of_the_engine_whose_health_is_asked_over_http(
+    engine: str, flag: str
+) -> None:
+    assert "end TLS in a sidecar in front of it" in errors(engine, args=[flag, "/k.pem"])[0]
+
+
+@pytest.mark.parametrize(
     "value", ["{method: mtp, num_speculative_tokens: 1}", '{"a": }', "{'a': 1}", '{"a": 1']
 )
 def test_json_that_does_not_parse_is_refused(value: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,23 @@ def request(**changes: object) -> LaunchRequest:
     )
     profile = EngineProfile("p", "command", nodes=2, served_names=("llama",))
     return LaunchRequest("x-0-abc", "x-0", profile, hosts, {"http": 20000, "side": 20001})
+
+
+def test_a_node_is_referred_to_by_name_bare_or_as_part_of_a_url() -> None:
+    known = {"gpu-c": "192.0.2.3", "store.1": "2001:db8::5"}
+    refs = references.references(replace(request(), addresses=known), 1)
+    assert refs.expand("$(address.gpu-c):1 $(host.gpu-c):1") == "192.0.2.3:1 192.0.2.3:1"
+    assert refs.expand("$(address.store.1) $(host.store.1):1") == "2001:db8::5 [2001:db8::5]:1"
+    with pytest.raises(ValueError, match=r"\$\(address.gpu-x\) is not known"):
+        refs.expand("$(address.gpu-x)")
+
+
+def test_which_nodes_there_are_is_left_to_the_inventory() -> None:
+    profile = EngineProfile(
+        "p", "vllm", env={"A": "$(address.any)", "B": "$(host.)", "C": "$(host.x"}
+    )
+    assert [p.path for p in references.check(profile, ["http"])] == ["env.B", "env.C"]
+    assert list(references.nodes_named(["$(address.a) $$(host.b) $(host.c)"])) == ["a", "c"]
 
 
 @pytest.mark.parametrize(

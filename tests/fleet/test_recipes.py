@@ -199,3 +199,125 @@ def test_the_engines_own_file_is_found_in_the_launchs_folder() -> None:
 def test_a_start_that_takes_long_is_given_the_time() -> None:
     assert recipe("sglang-large-ep").profiles["deepseek-prefill"].start_timeout_s == 7200
     assert recipe("sglang-large-ep").models["deepseek-v3"].files[0].endswith("prefill.json")
+
+
+# --- Accelerators, companions and stores ------------------------------------------------------
+
+
+def test_clients_come_at_the_companion_and_health_is_asked_at_the_engine() -> None:
+    (rank,) = ranks("vllm-router-over-ranks", "qwen")
+    router, engine = rank.commands
+    clients, own = after(router.argv, "--port"), after(engine.argv, "--port")
+    assert clients != own
+    assert after(router.argv, "--worker-urls") == f"http://192.0.2.11:{own}"
+    assert f":{own}/health" in rank.ready
+
+
+def test_every_tray_serves_behind_its_proxy_and_meets_over_its_own_interface() -> None:
+    for number, rank in enumerate(ranks("vllm-gb200-wide-ep", "deepseek-r1-decode")):
+        proxy, engine = rank.commands
+        port = next(word for word in proxy.argv if word.startswith("--vllm-port="))
+        assert after(engine.argv, "--port") == port.partition("=")[2]
+        assert after(engine.argv, "--data-parallel-start-rank") == str(4 * number)
+        assert engine.env["NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"] == "=eth0"
+        assert "--device=/dev/nvidia-caps-imex-channels/channel0" in engine.argv
+        value = after(engine.argv, "--kv_transfer_config")
+        assert "\n" in value, "as it was written"
+        assert json.loads(value)["kv_role"] == "kv_both"
+
+
+def test_ports_inside_json_are_the_launchs_own() -> None:
+    for rank in ranks("vllm-rocm-wide-ep", "deepseek-v3-decode"):
+        value = json.loads(after(serve(rank), "--kv-transfer-config"))
+        told = value["kv_connector_extra_config"]
+        assert told["http_port"] == after(serve(rank), "--port")
+        assert int(told["notify_port"]) == int(told["handshake_port"]) + 8
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "variable", "option"),
+    [
+        ("vllm-rocm-wide-ep", "deepseek-v3-decode", "HIP_VISIBLE_DEVICES", "--device=/dev/kfd"),
+        ("sglang-rocm-multi-token", "r1", "HIP_VISIBLE_DEVICES", "--group-add=video"),
+        ("vllm-gaudi", "llama-70b", "HABANA_VISIBLE_DEVICES", "--runtime=habana"),
+        (
+            "vllm-ascend-two-nodes",
+            "deepseek-v4",
+            "ASCEND_RT_VISIBLE_DEVICES",
+            "--device=/dev/davinci_manager",
+        ),
+    ],
+)
+def test_an_accelerator_is_told_by_its_own_variable_alone(
+    name: str, placement: str, variable: str, option: str
+) -> None:
+    for rank in ranks(name, placement):
+        indices = ",".join(str(n) for n in range(len(rank.gpus)))
+        assert env(rank)[variable] == indices
+        assert "CUDA_VISIBLE_DEVICES" not in env(rank)
+        assert option in serve(rank)
+        assert variable in serve(rank), "given on into the container, by name"
+
+
+def test_another_collective_library_gets_each_nodes_own_by_references() -> None:
+    first, second = ranks("vllm-ascend-two-nodes", "deepseek-v4")
+    assert [env(r)["HCCL_IF_IP"] for r in (first, second)] == ["192.0.2.11", "192.0.2.12"]
+    assert [env(r)["HCCL_SOCKET_IFNAME"] for r in (first, second)] == ["enp67s0f5", "enp68s0f5"]
+
+
+def test_a_leader_and_its_workers_run_programs_of_their_own() -> None:
+    leader, *workers = ranks("trtllm-wide-ep-mpi", "decode")
+    assert serve(leader)[0] == "mpirun"
+    assert after(serve(leader), "-n") == "32"
+    assert leader.commands[0].wait_for == f"192.0.2.12 {serve(workers[0])[-1]}"
+    assert {serve(worker)[0] for worker in workers} == {"/usr/sbin/sshd"}
+
+
+def test_a_stores_master_is_known_by_its_node() -> None:
+    (rank,) = ranks("vllm-mooncake-distributed", "minimax-m3")
+    told = json.loads(rank.files[0].content)
+    assert told["master_server_address"] == "192.0.2.11:50051"
+    assert len(told["device_name"].split(",")) == 4, "one adapter for each rank"
+
+
+def test_data_parallel_ranks_are_one_for_each_tray() -> None:
+    found = ranks("vllm-tp4-dp4-four-trays", "qwen")
+    assert [after(serve(rank), "--data-parallel-size-local") for rank in found] == ["1"] * 4
+    assert "--data-parallel-start-rank" not in serve(found[0]), "it balances for all"
+    assert ["--headless" in serve(rank) for rank in found] == [False, True, True, True]
+
+
+def test_a_container_sees_all_parts_of_a_model_and_its_other_files() -> None:
+    (rank,) = ranks("llamacpp-parts-projector-draft", "gemma")
+    mounts = [w.split(",")[1] for w in serve(rank) if w.startswith("type=bind")]
+    assert mounts == [
+        "source=/models/gemma-4-31b/Q8_0",
+        "source=/models/gemma-4-31b/mmproj-F16.gguf",
+        "source=/models/gemma-4-E2B/gemma-4-E2B-it-Q4_K_M.gguf",
+    ]
+    assert after(serve(rank), "--entrypoint") == "/app/llama-server"
+    (rank,) = ranks("vllm-lora-and-draft", "llama-70b")
+    mounts = [w.split(",")[1] for w in serve(rank) if w.startswith("type=bind")]
+    assert mounts[0] == "source=/data/hub/models--meta-llama--Llama-3.3-70B-Instruct"
+    assert "source=/data/lora/sql" in mounts
+
+
+def test_cards_of_two_kinds_serve_one_model_over_rpc() -> None:
+    leader, worker = ranks("llamacpp-mixed-gpus", "glm")
+    assert after(serve(leader), "--tensor-split") == "12,12,24,24"
+    assert after(serve(leader), "--rpc").startswith("192.0.2.12:")
+    assert serve(worker)[0] == "ggml-rpc-server"
+
+
+def test_cpus_need_no_gpus_and_ranks_are_sockets() -> None:
+    (rank,) = ranks("vllm-cpu-xeon", "llama-cpu")
+    assert rank.gpus == ()
+    assert after(serve(rank), "--tensor-parallel-size") == "2"
+    assert env(rank)["VLLM_CPU_OMP_THREADS_BIND"] == "0-31|32-63"
+
+
+def test_nccls_own_transport_needs_no_leave() -> None:
+    (rank,) = ranks("sglang-pd-dsv32", "dsv32-prefill")
+    assert env(rank)["NCCL_NET_PLUGIN"] == "none"
+    (router,) = ranks("sglang-pd-dsv32", "dsv32-router")
+    assert after(router.commands[0].argv, "--router").startswith("http://192.0.2.11:")
