@@ -146,7 +146,8 @@ if digest_of(path) != digest:
         kept = os.memfd_create("agent")
         os.write(kept, data)
         run = "/proc/%d/fd/%d" % (os.getpid(), kept)
-sys.path.insert(0, run or choose(folder, path))
+run = run or choose(folder, path)
+sys.path.insert(0, run)
 from reconciler.agent.__main__ import bootstrapped
-bootstrapped(marker, root, path, run or path, previous)
+bootstrapped(marker, root, path, run, previous)
 """

@@ -38,7 +38,8 @@ class Node(NamedTuple):
     agent: str
     """The agent's file, named by its content hash."""
     runs_from: str
-    """Where it is run from: `agent`, or a copy in memory on a node that cannot store it."""
+    """Where it is run from: `agent`, its copy that is compiled for this node's Python, or a copy in
+    memory on a node that cannot store it."""
     previous: Tuple[str, ...] = ()
     """Former roots: launches live on there and are stopped there; none is started there."""
     kernel_log: str = "/dev/kmsg"

@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Callable, Dict, Iterator, Mapping, TextIO
 
-from . import VERSION, compiled, journal, lease, locks, logs, records, secretfiles, wire
+from . import VERSION, compiled, journal, lease, locks, logs, records, releases, secretfiles, wire
 from .acts import Actor
 from .node import FORMAT, Node, boottime
 from .observe import PARTS, Observer
@@ -182,6 +182,8 @@ class Session:
 
 def run(node: Node, env: Mapping[str, str], marker: str, source: TextIO, sink: TextIO) -> None:
     """Say `ready`, then answer every line of `source`."""
+    # Never closed: it is in use for as long as this process lives.
+    releases.hold(node.agent)
     session = Session(node, env)
     try:
         ready = {"bootstrap": "ready", **session.hello({})}
@@ -189,11 +191,20 @@ def run(node: Node, env: Mapping[str, str], marker: str, source: TextIO, sink: T
         for number, line in enumerate(_lines(source)):
             answer = session.answer(line)
             _send(sink, wire.frame(marker, answer))
-            if number == 0 and node.runs_from == node.agent:
-                # After the first answer, so that nobody waits; the next session starts faster.
-                compiled.make(node.agent)
+            if number == 0:
+                _settle(node)
     finally:
         session.close()
+
+
+def _settle(node: Node) -> None:
+    """After the first answer, so that nobody waits: the next session starts faster, and what
+    older releases left behind goes."""
+    if node.runs_from == node.agent:
+        compiled.make(node.agent)
+    own = os.path.basename(node.agent).partition(".")[0]
+    for root in node.roots:
+        releases.tidy(os.path.join(root, "agent"), own, time.time())
 
 
 def _send(sink: TextIO, text: str) -> None:
