@@ -35,7 +35,7 @@ def write(lock_fd: int, beat: Json) -> bool:
 def read(path: str, cache: Optional[store.Cache] = None) -> Optional[Json]:
     """The last heartbeat; None where there is none, or it is torn."""
     try:
-        with open(path, "rb") as file:
+        with store.open_plain(path) as file:
             data = file.read(SIZE)
     except OSError:
         return None

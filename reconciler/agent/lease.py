@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import journal, store
 from .node import Node, boottime
@@ -34,6 +34,20 @@ def check_fleet(fleet: str) -> str:
     return fleet
 
 
+_SHAPE: Dict[str, Any] = {
+    "fleet": str,
+    "owner": str,
+    "epoch": int,
+    "boot_id": str,
+    "until": (int, float),
+    "root_commit": str,
+    "revision": str,
+    "departed": dict,
+    "retries": dict,
+    "approvals": list,
+}
+
+
 def read_lease(node: Node, fleet: str) -> Optional[Json]:
     """The stored lease, None where there never was one. Raises Damaged.
 
@@ -46,19 +60,22 @@ def read_lease(node: Node, fleet: str) -> Optional[Json]:
 
 def _leases(node: Node, fleet: str) -> List[Json]:
     """What each root holds, the current one first."""
-    found = (_read(root, fleet) for root in node.roots)
+    found = (_read(node, root, fleet) for root in node.roots)
     return [lease for lease in found if lease is not None]
 
 
-def _read(root: str, fleet: str) -> Optional[Json]:
+def _read(node: Node, root: str, fleet: str) -> Optional[Json]:
     try:
         lease = store.read(lease_path(root, fleet))
     except FileNotFoundError:
         return None
-    shape = {"owner": str, "epoch": int, "boot_id": str, "until": (int, float)}
-    for name, kind in shape.items():
-        if not isinstance(lease.get(name), kind):  # type: ignore[arg-type]
+    for name, kind in _SHAPE.items():
+        value = lease.get(name)
+        absent = value is None and name in KEPT_FIELDS
+        if not absent and (not isinstance(value, kind) or isinstance(value, bool)):
             raise Damaged("lease-%s.json is damaged: %s is not as expected" % (fleet, name))
+    if remaining(node, lease) > MAX_TTL_S:
+        raise Damaged("lease-%s.json is damaged: it ends later than any lease can" % fleet)
     return lease
 
 
@@ -255,7 +272,11 @@ def _read_hold(node: Node, root: str) -> Optional[Json]:
         return None
     except Damaged as error:
         return {"who": "", "reason": str(error), "remaining_s": None, "launch": ""}
-    left = _hold_left(node, hold)
+    try:
+        left = _hold_left(node, hold)
+    except (ValueError, TypeError) as error:
+        reason = "hold.json is damaged: %s" % error
+        return {"who": "", "reason": reason, "remaining_s": None, "launch": ""}
     if left is not None and left <= 0:
         return None
     texts = {name: str(hold.get(name, "")) for name in ("who", "reason", "launch")}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from contextlib import contextmanager
 from typing import Iterator, List, Optional
@@ -37,12 +38,19 @@ def try_lock(path: str, wait_s: float = 0.0) -> Optional[int]:
 
 
 def is_held(path: str) -> bool:
-    """Whether anyone holds the lock exclusively; an absent file is held by nobody."""
+    """Whether anyone holds the lock exclusively; an absent file is held by nobody.
+
+    Something else in its place may hide one that is held: then it counts as held.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return True
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:

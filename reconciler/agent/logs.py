@@ -10,6 +10,7 @@ import os
 import re
 from typing import List, Optional, Tuple
 
+from . import store
 from .wire import AgentError, Json
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -70,7 +71,7 @@ def _last_command(spec: Optional[Json]) -> str:
 
 def _last_lines(path: str, lines: int, limit: int) -> List[str]:
     try:
-        with open(path, "rb") as file:
+        with store.open_plain(path, follow=True) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - limit))
             data = file.read(limit)
@@ -106,12 +107,15 @@ def read(folder: str, spec: Optional[Json], command: str, lines: int, offset: in
     if offset < 0:
         limit = min(READ_CHUNK * 8, max(READ_CHUNK, lines * 200))
         return {"lines": _last_lines(path, lines, limit), "offset": size, "commands": commands}
-    found, end = _since(path, 0 if offset > size else offset)
+    try:
+        found, end = _since(path, 0 if offset > size else offset)
+    except OSError as error:
+        raise AgentError("io", "%s: %s" % (path, error.strerror)) from None
     return {"lines": found, "offset": end, "commands": commands}
 
 
 def _since(path: str, offset: int) -> Tuple[List[str], int]:
-    with open(path, "rb") as file:
+    with store.open_plain(path, follow=True) as file:
         file.seek(offset)
         data = file.read(READ_CHUNK)
     # A line that is still being written is left for the next time, unless it fills the chunk.

@@ -6,6 +6,7 @@ observe, start, stop, adopt and retention all judge by this one view.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
@@ -103,8 +104,11 @@ def read_status(cache: store.Cache, folder: str, boot_id: str) -> Tuple[Json, st
 def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]]) -> Seen:
     """The launch `name`. `marked`: pids by launch, from the marks of this machine's processes."""
     folder = folder_of(node, name)
-    raw, record, error = _read_spec(cache, folder)
+    raw, record, error = _read_spec(cache, folder, name)
     status, status_error = read_status(cache, folder, node.identity.boot_id)
+    if error.startswith(ANOTHERS):
+        # A copy names the living processes of the original: they are not its own to end.
+        status, status_error = {}, ""
     boots = [b for b in (status.get("boot_id"), record.get("boot_id") if record else "") if b]
     same_boot = all(b == node.identity.boot_id for b in boots)
     supervised = locks.is_held(os.path.join(folder, "lock"))
@@ -114,8 +118,8 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
         if not supervised:
             pids.update(cgroup.pids(str(status.get("cgroup") or ""), name))
     supervisor = status.get("supervisor")
-    if isinstance(supervisor, dict):
-        pids.discard(supervisor.get("pid"))
+    if isinstance(supervisor, dict) and isinstance(supervisor.get("pid"), int):
+        pids.discard(supervisor["pid"])
     return Seen(
         name=name,
         folder=folder,
@@ -132,13 +136,20 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
     )
 
 
-def _read_spec(cache: store.Cache, folder: str) -> Tuple[Optional[Json], Optional[Json], str]:
+ANOTHERS = "is of launch "
+
+
+def _read_spec(
+    cache: store.Cache, folder: str, name: str
+) -> Tuple[Optional[Json], Optional[Json], str]:
     try:
         raw, record = cache.read(os.path.join(folder, "spec.json"), _with_record)
     except FileNotFoundError:
         return None, None, "absent"
     except Damaged as error:
         return None, None, str(error)
+    if record["launch"] != name:
+        return None, None, "%s%s: a copy, or renamed" % (ANOTHERS, record["launch"][:63])
     return raw, record, ""
 
 
@@ -176,10 +187,19 @@ def launch_names(node: Node) -> List[str]:
     names: Set[str] = set()
     for root in node.roots:
         try:
-            names.update(os.listdir(os.path.join(root, "launches")))
+            with os.scandir(os.path.join(root, "launches")) as entries:
+                names.update(e.name for e in entries if spec.LAUNCH.match(e.name) and _is_folder(e))
         except FileNotFoundError:
             continue
-    return sorted(name for name in names if spec.LAUNCH.match(name))
+    return sorted(names)
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """A file or a link to nowhere is nobody's launch; what cannot be looked at may be one."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        return error.errno != errno.ELOOP
 
 
 def folder_of(node: Node, name: str) -> str:

@@ -172,6 +172,9 @@ def record_of(spec: Json) -> Json:
     for name in ("boot_id", "mode", "restart", "fingerprint"):
         record[name] = reader.text(name, "")
     record["profile"] = spec.get("profile")
+    for name in ("health", "container", "drain"):
+        if not isinstance(spec.get(name), (dict, type(None))):
+            raise Damaged("%s: %s" % (name, type(spec[name]).__name__))
     return record
 
 

@@ -6,15 +6,18 @@ digit is still good JSON; a record written without one (by hand, by an older age
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+import stat
+from typing import Any, BinaryIO, Callable, Dict, NamedTuple, Tuple
 
 from .wire import Json
 
 MAX_RECORD = 4 * 1024 * 1024
 MAX_DEPTH = 64
+MAX_DIGITS = 18
 CHECK = "check"
 
 
@@ -64,10 +67,21 @@ def seal(record: Json) -> bytes:
     return (json.dumps(body, ensure_ascii=True, indent=1) + "\n").encode("ascii")
 
 
+def open_plain(path: str, *, follow: bool = False) -> BinaryIO:
+    """A regular file, for reading. OSError for anything else: a pipe would be waited for, a link
+    leads to a file that nobody of us wrote (`follow`: people put logs elsewhere)."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    fd = os.open(path, flags)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is no plain file", path)
+
+
 def read(path: str) -> Json:
     """The record at `path`. FileNotFoundError: absent; Damaged: anything else that is wrong."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             data = file.read(MAX_RECORD + 1)
     except FileNotFoundError:
         raise
@@ -81,7 +95,9 @@ def parse(data: bytes, name: str) -> Json:
     if len(data) > MAX_RECORD:
         raise Damaged("%s has more than %d bytes" % (name, MAX_RECORD))
     try:
-        record = json.loads(data.decode("utf-8"))
+        record = json.loads(
+            data.decode("utf-8"), parse_int=_whole, parse_float=_finite, parse_constant=_finite
+        )
     except (ValueError, RecursionError) as error:
         raise Damaged("%s is damaged: %s" % (name, error)) from None
     if not isinstance(record, dict):
@@ -92,6 +108,20 @@ def parse(data: bytes, name: str) -> Json:
     if check is not None and check != _check(record):
         raise Damaged("%s is damaged: its content does not match its check value" % name)
     return record
+
+
+def _whole(text: str) -> int:
+    """No record holds such a number, and arithmetic with it would end in an error elsewhere."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError("a number of %d digits" % len(text))
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not abs(number) < 10.0**MAX_DIGITS:
+        raise ValueError("the number %s" % text[:40])
+    return number
 
 
 def depth(value: object) -> int:
@@ -147,7 +177,7 @@ class Cache:
         The returned object is shared and must not be changed. Raises as `read`.
         """
         try:
-            stat = os.stat(path)
+            status = os.lstat(path)
         except FileNotFoundError:
             self._known.pop(path, None)
             raise
@@ -155,7 +185,7 @@ class Cache:
             raise Damaged(
                 "%s cannot be read: %s" % (os.path.basename(path), error.strerror)
             ) from None
-        signature = Signature(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        signature = Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         known = self._known.get(path)
         if known is None or known[0] != signature:
             known = self._load(path, signature, shape)
