@@ -20,6 +20,9 @@ VARIABLES = {
     "RECONCILE_OWNER": "name under which leases are taken; default: user@host and this clone",
     "RECONCILE_KNOWN_HOSTS": "known_hosts file in place of ~/.ssh/known_hosts",
     "RECONCILE_SSH_CONFIG": "ssh_config file instead of ~/.ssh/config",
+    "RECONCILE_ALLOWED_SIGNERS": "allowed_signers file: only commits that they sign are obeyed",
+    "RECONCILE_REVOKED_SIGNERS": "SSH keys (or a key revocation list) that are obeyed no more",
+    "RECONCILE_OPENPGP_KEYS": "OpenPGP public keys: only commits that these sign are obeyed",
     "RECONCILE_ENDPOINTS_DIR": "folder in which endpoints are published; as --endpoints",
     "RECONCILE_ENDPOINTS_HOOK": "command that is run after a change of them; as --endpoints-hook",
     "RECONCILE_SECRETS_DIR": "folder of `reconciler:NAME` secrets, as --secrets; default: "
@@ -41,6 +44,9 @@ class Settings:
     owner: str = ""
     known_hosts: Path | None = None
     ssh_config: Path | None = None
+    allowed_signers: Path | None = None
+    revoked_signers: Path | None = None
+    openpgp_keys: Path | None = None
     endpoints_dir: Path | None = None
     endpoints_hook: str = ""
     color: bool = True
@@ -62,6 +68,9 @@ class Settings:
             owner=env.get("RECONCILE_OWNER", ""),
             known_hosts=known_hosts,
             ssh_config=_file(env, "RECONCILE_SSH_CONFIG"),
+            allowed_signers=_file(env, "RECONCILE_ALLOWED_SIGNERS"),
+            revoked_signers=_file(env, "RECONCILE_REVOKED_SIGNERS"),
+            openpgp_keys=_file(env, "RECONCILE_OPENPGP_KEYS"),
             endpoints_dir=_absolute(env, "RECONCILE_ENDPOINTS_DIR"),
             endpoints_hook=env.get("RECONCILE_ENDPOINTS_HOOK", ""),
             color=not env.get("NO_COLOR"),

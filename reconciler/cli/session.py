@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reconciler.errors import GitError
+from reconciler.errors import GitError, SettingsError
 from reconciler.settings import Settings
 
 if TYPE_CHECKING:
     from reconciler.cli.owner import Owner
     from reconciler.core.model import Desired, Revision
     from reconciler.core.observed import Observed
+    from reconciler.fleet.signatures import Signers
     from reconciler.fleet.source import Source
     from reconciler.loop.seams import Edges, PublisherLike
     from reconciler.nodes.pool import NodePool, PoolSettings
@@ -148,7 +149,33 @@ class Session:
             clock_s=time.monotonic,
             now=utc_now,
             publisher=publisher,
+            signers=self.signers,
         )
+
+    @cached_property
+    def signers(self) -> Signers | None:
+        """Whom to obey; None: everybody who can push. SettingsError."""
+        from reconciler.fleet.signatures import Signers
+
+        s = self.settings
+        for name, file in (
+            ("RECONCILE_ALLOWED_SIGNERS", s.allowed_signers),
+            ("RECONCILE_REVOKED_SIGNERS", s.revoked_signers),
+            ("RECONCILE_OPENPGP_KEYS", s.openpgp_keys),
+        ):
+            if file is not None and self.source.holds(file):
+                raise SettingsError(
+                    name,
+                    f"{file} lies in the fleet repo, where a pull request can change it",
+                    "keep the keys outside the repo that they protect",
+                )
+        if s.revoked_signers and not s.allowed_signers:
+            raise SettingsError(
+                "RECONCILE_REVOKED_SIGNERS",
+                "is given without RECONCILE_ALLOWED_SIGNERS, so no signature is asked for",
+                "name the keys that are obeyed, too",
+            )
+        return Signers(s.allowed_signers, s.revoked_signers, s.openpgp_keys) or None
 
     def inventory(self, *, worktree: bool = False) -> Desired:
         """The newest revision that tells which nodes there are. For commands that ask nodes.
@@ -157,13 +184,15 @@ class Session:
         InvalidFleet or GitError where not even an older revision does.
         """
         from reconciler.loop.head import inventory, read_head
+        from reconciler.loop.trust import Trust
 
         if worktree and self.ref is None and self.source.has_worktree:
             head = read_head(self.source, None, worktree=True)
             if head.desired is not None:
                 return head.desired
-        head = read_head(self.source, self.ref)
-        found = head.desired or inventory(self.source, head, self.ref)
+        trust = Trust(self.signers, self.source, self.ref)
+        head = trust.judge(read_head(self.source, self.ref))
+        found = head.desired or inventory(self.source, head, self.ref, trust.vouches)
         if found is not None:
             return found
         message = head.error.message if head.error else "no revision"

@@ -123,7 +123,7 @@ class Fleet:
     interval_s: int = 30
     """The daemon's pause between passes; jitter of a tenth is added."""
     history: str = "follow"
-    """follow | hold: what a force-push of the followed branch does."""
+    """follow | hold | signed: what a force-push of the followed branch does."""
     allow_loader_env: bool = False
     """Allow LD_PRELOAD, LD_LIBRARY_PATH, PYTHONPATH and the like in `env`."""
     freeze: Freeze | None = None

@@ -207,6 +207,15 @@ class Source:
             self._distrust()
             raise _git_error(f"commit {commit}", error) from error
 
+    def raw(self, commit: str) -> bytes:
+        """The commit object as it is stored, which is what was signed. GitError."""
+        repo = self._need_repo()
+        try:
+            return bytes(repo[commit].peel(pygit2.Commit).read_raw())
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            self._distrust()
+            raise _git_error(f"commit {commit}", error) from error
+
     def fork_point(self, one: str, other: str) -> str:
         """The newest commit in the history of both; empty where they share none. GitError."""
         repo = self._need_repo()
@@ -332,6 +341,12 @@ class Source:
             return self._checked(self.check(revision, inventory), str(revision))
         except GitError as error:
             return self._as_read(revision, error)
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file lies in the working tree, so that a commit can change it."""
+        if self._repo is None or not self._repo.workdir:
+            return False
+        return path.resolve().is_relative_to(Path(self._repo.workdir).resolve())
 
     @property
     def has_worktree(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from reconciler.loop.head import Head, read_head
 from reconciler.loop.passes import look, work_on
 from reconciler.loop.seams import Edges
+from reconciler.loop.trust import Trust
 from reconciler.loop.values import Request
 from reconciler.report.passreport import HeadError
 from reconciler.simulate.forecast import Assumptions, Forecast, forecast
@@ -28,11 +29,14 @@ class Foreseen:
 
 def foresee(edges: Edges, request: Request, given: Assumptions) -> Foreseen:
     """Plays head forward from one look at the nodes (or from the saved one that stands in)."""
+    trust = Trust(edges.signers, edges.source, request.ref)
     head = read_head(edges.source, request.ref, worktree=request.worktree)
+    if not request.worktree:
+        head = trust.judge(head)
     if head.desired is None:
         return Foreseen(head, error=head.error)
-    looking, observed = look(edges, request, head, head.desired)
-    working = work_on(edges, head, observed, looking)
+    looking, observed = look(edges, request, head.desired)
+    working = work_on(edges, head, observed, looking, trust, act=False)
     if working.desired is None or working.repairs_only:
         return Foreseen(head, error=working.error, notes=working.notes)
     if working.desired.nodes.keys() != looking.nodes.keys():

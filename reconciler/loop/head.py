@@ -5,7 +5,7 @@ A bad commit must be told loudly and must not end a pass, because repairs go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +26,8 @@ class Head:
     revision: Revision | None = None
     desired: Desired | None = None
     error: HeadError | None = None
+    ended: str = ""
+    """Who signed it could sign then and no more: it may stay in force, and not come into force."""
 
 
 def read_head(source: SourceLike, ref: str | None, *, worktree: bool = False) -> Head:
@@ -113,19 +115,36 @@ def _told(source: SourceLike, revision: Revision | None, finding: object) -> Fin
     )
 
 
-def inventory(source: SourceLike, head: Head, ref: str | None) -> Desired | None:
+def everybody(commit: str) -> bool:
+    """No signatures are asked for."""
+    return True
+
+
+def inventory(
+    source: SourceLike,
+    head: Head,
+    ref: str | None,
+    vouched: Callable[[str], bool] = everybody,
+) -> Desired | None:
     """The newest revision whose Fleet and Node documents validate: used to look, never to act.
 
     Where head names no commit, or nothing before it can be read: what was in force at last.
     """
-    return _before(source, head.revision) or _kept(source, ref)
+    return _before(source, head.revision, vouched) or _kept(source, ref)
 
 
-def _before(source: SourceLike, revision: Revision | None) -> Desired | None:
+def _before(
+    source: SourceLike, revision: Revision | None, vouched: Callable[[str], bool]
+) -> Desired | None:
     if revision is None:
         return None
     try:
         for older in islice(source.ancestors(revision.commit), MAX_WALK):
+            if not vouched(older.commit):
+                continue
+            if vouched is not everybody:
+                # Who vouches for a commit vouches for those before it, and for no other.
+                return _before(source, older, everybody)
             with suppress(InvalidFleet):
                 return source.load_inventory(older)
     except GitError:

@@ -20,6 +20,7 @@ from reconciler.loop import leases, limits, outcome, publishing, revisions
 from reconciler.loop.head import Head, git_reason, inventory, older_inventories, read_head
 from reconciler.loop.seams import Edges
 from reconciler.loop.telling import idle, nothing, report
+from reconciler.loop.trust import Trust, ended
 from reconciler.loop.values import Decision, Request, Stopwatch
 from reconciler.report.passreport import HeadError, PassReport, StepOutcome
 from reconciler.report.words import lead_words
@@ -32,14 +33,17 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     """One pass. Raises PlanIsStale where `expect` names another plan, else nothing on purpose."""
     watch = Stopwatch(edges.clock_s)
     with request.abrupt():
+        trust = Trust(edges.signers, edges.source, request.ref)
         head = read_head(edges.source, request.ref, worktree=request.worktree)
-        looking = head.desired or inventory(edges.source, head, request.ref)
+        if request.act or not request.worktree:
+            head = trust.judge(head)
+        looking = head.desired or inventory(edges.source, head, request.ref, trust.vouches)
         watch.lap("revision")
         if looking is None:
             return nothing(edges, request, head, watch)
-        looking, observed = look(edges, request, head, looking)
+        looking, observed = look(edges, request, looking)
         watch.lap("look")
-    working = work_on(edges, head, observed, looking)
+    working = work_on(edges, head, observed, looking, trust, act=request.act)
     watch.lap("revision")
     if working.desired is None:
         return idle(edges, request, head, working, looking, observed, watch)
@@ -55,14 +59,14 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     return act(edges, request, head, working, decision, watch)
 
 
-def look(edges: Edges, request: Request, head: Head, looking: Desired) -> tuple[Desired, Observed]:
+def look(edges: Edges, request: Request, looking: Desired) -> tuple[Desired, Observed]:
     """The nodes of `looking`; where none of them names a revision in force, older ones too.
 
     A commit that takes out every node that ever led the fleet must not make it look new: what
     those nodes run would then be neither seen nor held.
     """
     observed = edges.pool.look(looking, remember=request.act)
-    for older in older_inventories(edges.source, head.revision or looking.revision):
+    for older in older_inventories(edges.source, looking.revision):
         if revisions.lease_facts(observed, looking.fleet.id).revisions:
             break
         nodes = {**older.nodes, **looking.nodes}
@@ -72,9 +76,11 @@ def look(edges: Edges, request: Request, head: Head, looking: Desired) -> tuple[
     return looking, observed
 
 
-def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> revisions.Working:
+def work_on(
+    edges: Edges, head: Head, observed: Observed, looking: Desired, trust: Trust, *, act: bool
+) -> revisions.Working:
     """Head, or the revision in force: by what the leases of the nodes in sight say."""
-    facts = revisions.lease_facts(observed, looking.fleet.id)
+    facts, notes = trust.facts(head, revisions.lease_facts(observed, looking.fleet.id))
     commit = (head.revision or looking.revision).commit
 
     def history() -> list[str]:
@@ -99,7 +105,11 @@ def work_on(edges: Edges, head: Head, observed: Observed, looking: Desired) -> r
         # What came before head cannot be read, so nobody can tell what following it would undo.
         head = Head(head.revision, None, HeadError(git_reason(error), str(error)))
         force, rewritten = revisions.in_force(facts.revisions, ()), False
-    return revisions.choose(head, facts, force, load, rewritten=rewritten)
+    checks = trust.asked or not act
+    working = revisions.choose(
+        ended(head, force), facts, force, load, rewritten=rewritten, checks=checks
+    )
+    return replace(working, notes=(*notes, *working.notes))
 
 
 def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Decision:

@@ -98,10 +98,24 @@ Load = Callable[[str], Desired | None]
 """The revision of a commit, or None where it does not load (any more)."""
 
 
-def choose(head: Head, facts: LeaseFacts, force: str, load: Load, *, rewritten: bool) -> Working:
-    """Head if it validates and its history may be followed; else repairs on the one in force."""
+def choose(
+    head: Head,
+    facts: LeaseFacts,
+    force: str,
+    load: Load,
+    *,
+    rewritten: bool,
+    checks: bool = True,
+) -> Working:
+    """Head if it validates and its history may be followed; else repairs on the one in force.
+
+    `checks`: whether signatures were checked, or need not be since nothing is acted on.
+    """
     desired = head.desired
     before = load(force) if force and not (desired and _is_same(desired, force)) else desired
+    if desired is not None and not checks and _asks_for_signatures(desired, before):
+        error = HeadError("SignatureInvalid", _NO_KEYS, str(desired.revision))
+        return _repairs(before, facts, force, load, error)
     if desired is not None and rewritten and desired.fleet.history == "hold":
         error = HeadError(
             "HistoryRewritten",
@@ -128,6 +142,17 @@ def choose(head: Head, facts: LeaseFacts, force: str, load: Load, *, rewritten: 
         error=head.error,
         notes=notes,
     )
+
+
+_NO_KEYS = (
+    "fleet.yaml says `history: signed`, and this reconciler has no keys to check a signature with:"
+    " name them by RECONCILE_ALLOWED_SIGNERS or RECONCILE_OPENPGP_KEYS"
+)
+
+
+def _asks_for_signatures(*revisions: Desired | None) -> bool:
+    """One that is in force counts too: an unsigned commit must not lift it."""
+    return any(one is not None and one.fleet.history == "signed" for one in revisions)
 
 
 def outrun(head: Head, facts: LeaseFacts, force: str, load: Load) -> Working:

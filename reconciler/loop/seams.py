@@ -11,6 +11,7 @@ from reconciler.core.ids import IdSource
 from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import Lease, Observed
 from reconciler.core.verdict import Diff
+from reconciler.fleet.checked import Checked
 from reconciler.report.passreport import EndpointsStatus
 
 
@@ -44,8 +45,18 @@ class SourceLike(Protocol):
     def ancestors(self, commit: str) -> Iterator[Revision]:
         """The commit itself and those before it, newest first."""
 
+    def raw(self, commit: str) -> bytes:
+        """The commit object as it is stored. GitError."""
+
     def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
         """Commit and author of a line."""
+
+
+class SignersLike(Protocol):
+    """Whom this reconciler obeys (`reconciler/fleet/signatures.py`)."""
+
+    def check(self, raw: bytes) -> Checked:
+        """Judge a raw commit object. Never raises."""
 
 
 class LeaseAnswer(Protocol):
@@ -123,3 +134,5 @@ class Edges:
     """RFC 3339, for people."""
     publisher: PublisherLike | None = None
     """None: endpoints are published nowhere."""
+    signers: SignersLike | None = None
+    """None: commits need no signature."""

@@ -148,6 +148,9 @@ class FakeSource:
         for found in reversed(names[: names.index(commit) + 1]):
             yield Revision(found, root_commit=ROOT)
 
+    def raw(self, commit: str) -> bytes:
+        return commit.encode()
+
     def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
         return revision.commit, f"author of line {line}"
 

@@ -1,0 +1,87 @@
+"""Which commits may say anything, where this reconciler asks for signatures (docs/adr/0010).
+
+Head is acted on if its signature is good and its key was valid when it was made and is now. What
+is in force goes on being repaired when its key ends. Nothing unsigned tells even where to look:
+whoever can push it would choose where we log in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reconciler.errors import GitError
+from reconciler.fleet.checked import Checked
+from reconciler.loop.head import Head
+from reconciler.loop.revisions import LeaseFacts
+from reconciler.loop.seams import SignersLike, SourceLike
+from reconciler.report.passreport import HeadError
+
+REASON = "SignatureInvalid"
+_OBEYED = "only commits that the keys of this reconciler sign are obeyed: sign one on top of it"
+
+
+class Trust:
+    """The keys and the repo, for one pass: each commit is checked once."""
+
+    def __init__(self, signers: SignersLike | None, source: SourceLike, ref: str | None) -> None:
+        self._signers, self._source = signers, source
+        self._own = {r.commit for r in source.kept(ref)} if signers else set()
+        """What this reconciler put in force itself: it was checked then, and is not looked up."""
+        self._checked: dict[str, Checked] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether signatures are asked for."""
+        return self._signers is not None
+
+    def vouches(self, commit: str) -> bool:
+        """Whether `commit` may be gone on with: it was signed when it was made, or was in force."""
+        return not self.asked or commit in self._own or self._check(commit).at_commit
+
+    def judge(self, head: Head) -> Head:
+        """`head` as far as its signature lets it: without its state where nobody vouches for it."""
+        revision = head.revision
+        if not self.asked or head.desired is None or revision is None:
+            return head
+        if revision.dirty or not revision.commit:
+            return _refused(head, "what is not committed is signed by nobody")
+        checked = self._check(revision.commit)
+        if not checked.at_commit:
+            return _refused(head, checked.words)
+        return head if checked.now else replace(head, ended=checked.words)
+
+    def facts(self, head: Head, facts: LeaseFacts) -> tuple[LeaseFacts, tuple[str, ...]]:
+        """What the leases name, without what nobody vouches for, under a head that says nothing.
+
+        A node that lies, or an unsigned branch, must not choose what repairs go on from.
+        """
+        if not self.asked or head.desired is not None:
+            return facts, ()
+        good = {c: n for c, n in facts.revisions.items() if self.vouches(c)}
+        notes = tuple(
+            f"{commit[:10]}, which {nodes} of the nodes name as in force, is not gone on with:"
+            f" {self._check(commit).words}"
+            for commit, nodes in facts.revisions.items()
+            if commit not in good
+        )
+        return replace(facts, revisions=good), notes
+
+    def _check(self, commit: str) -> Checked:
+        if commit not in self._checked:
+            assert self._signers is not None
+            try:
+                self._checked[commit] = self._signers.check(self._source.raw(commit))
+            except GitError as error:
+                self._checked[commit] = Checked(why=str(error))
+        return self._checked[commit]
+
+
+def _refused(head: Head, why: str) -> Head:
+    return Head(head.revision, None, HeadError(REASON, f"{why}; {_OBEYED}", str(head.revision)))
+
+
+def ended(head: Head, force: str) -> Head:
+    """A key that has ended puts nothing new in force, and takes nothing back that is."""
+    if not head.ended or (head.revision and head.revision.commit == force):
+        return head
+    return _refused(head, head.ended)
