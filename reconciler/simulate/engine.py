@@ -30,8 +30,8 @@ class Behaviour:
     log: tuple[str, ...] = ()
     stop_s: float = 2.0
     """From TERM to its end; above the grace it is killed."""
-    drain_s: float = 0.0
-    """How long requests in flight take before TERM is sent, where it was ever ready."""
+    in_flight_s: float = 0.0
+    """How long its longest request takes once no more of them come."""
     unkillable: bool = False
     """Stuck in the driver: KILL does not end it."""
 
@@ -71,6 +71,11 @@ class Shardlet:
     adopted: bool = False
     stop_at: float | None = None
     grace_s: float = 30.0
+    busy_s: float = 0.0
+    """How long requests would be in flight, as it was asked to stop; for ever: they still come."""
+    ending_since: float | None = None
+    """Since when a supervisor sees to its end. One that takes over begins the drain anew."""
+    drains: bool = True
     ready_since: float | None = None
     failing_since: float | None = None
     ever_ready: bool = False
@@ -100,11 +105,38 @@ class Shardlet:
         """A supervisor and the engine under it."""
         self.began, self.alive, self.supervised = now, True, True
 
-    def ask_stop(self, now: float, grace_s: float | None) -> None:
-        """The intent; the first one counts."""
+    def ask_stop(self, now: float, grace_s: float | None, busy_s: float | None = None) -> None:
+        """The intent; the first one counts. `busy_s` None: as its engine usually is."""
         if self.stop_at is None:
             self.stop_at = now
             self.grace_s = float(grace_s if grace_s is not None else self.spec["stop_grace_s"])
+            self.busy_s = self.behaviour.in_flight_s if busy_s is None else busy_s
+            if self.supervised:
+                self.ending_since = now
+
+    def supervise(self, now: float) -> None:
+        """It gets a supervisor, if it has none; what was asked of the last one goes on."""
+        if not self.supervised and self.stop_at is not None:
+            self.ending_since = now
+        self.supervised = True
+
+    @property
+    def drain_s(self) -> float:
+        """For how long its requests are awaited at most, by its spec."""
+        profile = self.spec.get("profile")
+        inner = profile.get("profile") if isinstance(profile, Mapping) else None
+        told = inner.get("drain_s", 0.0) if isinstance(inner, Mapping) else 0.0
+        return float(self.spec.get("drain_s", told))
+
+    @property
+    def signalled_at(self) -> float:
+        """When its engine is sent the stop signal: nothing is in flight, or the drain is over."""
+        if self.stop_at is None or self.ending_since is None:
+            return NEVER
+        if not self.ever_ready or not self.drains:
+            return self.ending_since
+        left_s = max(0.0, self.busy_s - (self.ending_since - self.stop_at))
+        return self.ending_since + min(left_s, self.drain_s)
 
     def reboot(self) -> None:
         """Its processes are gone, whatever they were doing."""
@@ -123,7 +155,7 @@ class Shardlet:
         behaviour = self.behaviour
         dues = [(self.began + behaviour.crash_s, "crash")]
         if self.stop_at is not None and self.supervised and not behaviour.unkillable:
-            dues.append((self._stopped_at(self.stop_at), "stopped"))
+            dues.append((self._stopped_at, "stopped"))
         if not self.ever_ready and self.supervised and self.stop_at is None:
             loaded = self.began + behaviour.load_s
             if loaded <= now and whole and not self.sick and self.serves:
@@ -151,15 +183,15 @@ class Shardlet:
             return NEVER
         times = [self.began + self.behaviour.crash_s]
         if self.supervised and self.stop_at is not None and not self.behaviour.unkillable:
-            times.append(self._stopped_at(self.stop_at))
+            times.append(self._stopped_at)
         if self.supervised and self.stop_at is None and not self.ever_ready and self.serves:
             times.append(self.began + self.behaviour.load_s)
             times.append(self.began + float(self.spec["start_timeout_s"]))
         return min((t for t in times if t > now), default=NEVER)
 
-    def _stopped_at(self, asked: float) -> float:
-        drain_s = self.behaviour.drain_s if self.ever_ready else 0.0
-        return asked + drain_s + min(self.behaviour.stop_s, self.grace_s)
+    @property
+    def _stopped_at(self) -> float:
+        return self.signalled_at + min(self.behaviour.stop_s, self.grace_s)
 
     @property
     def watched(self) -> bool:

@@ -6,7 +6,7 @@ it answers with a `Fate`. Two reconcilers that are driven in turns interleave in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -44,10 +44,15 @@ class Point:
     node: str
     op: str
     step: str
+    launch: str = ""
 
 
 class NoAnswer(Exception):
     """The reconciler got no reply; what the node did is not known."""
+
+
+class NotReached(NoAnswer):
+    """The request never got to the node."""
 
 
 Request = Generator[Point, Fate | None, Any]
@@ -73,6 +78,10 @@ class SimFleet:
     bugs: frozenset[str] = frozenset()
     given: dict[str, NodeLook] = field(default_factory=dict)
     """Looks at nodes that are not in memory: shown as they are, and no request reaches them."""
+    listed: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Who publishes endpoints → launches that clients are sent to by them."""
+    unlisted_at: dict[str, float] = field(default_factory=dict)
+    """Launch → when the last of these lists lost it."""
 
     @classmethod
     def of(
@@ -118,6 +127,7 @@ class SimFleet:
             now=lambda: offset_s + rate * self.clock.now,
             behave=self.behave,
             whole=self.whole,
+            traffic=self.traffic,
             nvml=not declared,
             bugs=self.bugs,
         )
@@ -135,12 +145,26 @@ class SimFleet:
         shards = [n.launches[launch] for n in self.nodes.values() if launch in n.launches]
         return bool(shards) and sum(s.alive for s in shards) == len(shards[0].spec["places"])
 
+    def publish(self, owner: str, launches: Iterable[str]) -> None:
+        """From now on the clients of this list are sent to these launches."""
+        before = frozenset().union(*self.listed.values())
+        self.listed[owner] = frozenset(launches)
+        for launch in before - frozenset().union(*self.listed.values()):
+            self.unlisted_at[launch] = self.clock.now
+
+    def traffic(self, launch: str) -> float | None:
+        """For how long no new requests have come for a launch; None: they still come."""
+        if any(launch in names for names in self.listed.values()):
+            return None
+        return self.clock.now - self.unlisted_at.get(launch, self.clock.now)
+
     def request(self, node: str, op: str, **fields: Any) -> Request:
         """One request. Raises NoAnswer, or Refused with the node's code."""
         machine = self.nodes.get(node)
+        launch = str(fields.get("launch") or fields.get("spec", {}).get("launch", ""))
         if machine is None or machine.silent:
-            yield Point(node, op, "no answer")
-            raise NoAnswer(node)
+            yield Point(node, op, "no answer", launch)
+            raise NotReached(node)
         work = machine.handle(op, fields)
         boot = machine.boots
         result: Any = None
@@ -151,7 +175,7 @@ class SimFleet:
                 except StopIteration as stop:
                     result = stop.value
                     break
-                fate = yield Point(node, op, step)
+                fate = yield Point(node, op, step, launch)
                 self._befall(machine, work, fate)
                 if machine.boots != boot or machine.silent:
                     # It was rebooted or cut off while this request was under way.
@@ -160,7 +184,7 @@ class SimFleet:
                     else:
                         _finish(work)
                     raise NoAnswer(node)
-            fate = yield Point(node, op, "replied")
+            fate = yield Point(node, op, "replied", launch)
             self._befall(machine, work, fate)
         except GeneratorExit:
             # The reconciler died: the node finishes what it was told.

@@ -218,7 +218,7 @@ class Engines:
             code=made.code,
             log=made.log,
             stop_s=float(spec.get("stop_grace_s", 0.0)),
-            drain_s=float(spec.get("drain_s", profile.get("drain_s", 0.0))),
+            in_flight_s=NEVER,
         )
 
     def _load_s(self, name: str, spec: Mapping[str, Any]) -> float:

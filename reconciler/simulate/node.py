@@ -27,7 +27,7 @@ from reconciler.core.observed import (
     Resources,
     Shard,
 )
-from reconciler.simulate.engine import Behaviour, Shardlet
+from reconciler.simulate.engine import NEVER, Behaviour, Shardlet
 from reconciler.simulate.leases import Leases, Refused
 
 Work = Generator[str, None, Any]
@@ -57,6 +57,8 @@ class SimNode:
     behave: Callable[[Mapping[str, Any]], Behaviour]
     whole: Callable[[str], bool] = lambda launch: True
     """Whether every rank of a launch is alive, on whichever node."""
+    traffic: Callable[[str], float | None] = lambda launch: 0.0
+    """For how long no new requests have come for a launch; None: they still come."""
     nvml: bool = True
     """False: the GPUs are declared, and only records tell who holds them."""
     boots: int = 1
@@ -217,9 +219,10 @@ class SimNode:
             shardlet = self._known(fields)
             if shardlet.over:
                 return {"state": "ended"}
-            shardlet.ask_stop(self.now(), fields.get("grace_s"))
+            shardlet.ask_stop(self.now(), fields.get("grace_s"), self._busy_s(shardlet))
+            shardlet.drains = "no-drain" not in self.bugs
             yield "stop: intent written"
-            shardlet.supervised = True
+            shardlet.supervise(self.now())
         finally:
             self.locked = False
         return {"state": "stopping"}
@@ -245,7 +248,8 @@ class SimNode:
                 return {"state": "ended"}
             if shardlet.supervised:
                 return {"state": "supervised"}
-            shardlet.supervised = shardlet.adopted = True
+            shardlet.supervise(self.now())
+            shardlet.adopted = True
             yield "adopt: supervised"
         finally:
             self.locked = False
@@ -283,6 +287,10 @@ class SimNode:
         if name not in self.launches:
             raise Refused("not-found", f"{self.name} has no launch {name}")
         return self.launches[name]
+
+    def _busy_s(self, shardlet: Shardlet) -> float:
+        quiet_s = self.traffic(str(shardlet.spec["launch"]))
+        return NEVER if quiet_s is None else max(0.0, shardlet.behaviour.in_flight_s - quiet_s)
 
     def _refuse_taken(self, spec: Mapping[str, Any], replaces: str = "") -> None:
         mine = own_place(spec)

@@ -7,18 +7,19 @@ with the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from reconciler.core.changes import AdoptStep, Plan, RelabelStep, StartStep, Step, StopStep
 from reconciler.core.diff import diff
+from reconciler.core.endpoints import Endpoints, endpoints
 from reconciler.core.ids import IdSource
 from reconciler.core.model import Desired
 from reconciler.core.observed import Lease, NodeAnswer, NodeLook, Observed
 from reconciler.core.plan import plan
 from reconciler.core.verdict import Diff
-from reconciler.simulate.fleet import Fate, NoAnswer, Point, SimFleet
+from reconciler.simulate.fleet import Fate, NoAnswer, NotReached, Point, SimFleet
 from reconciler.simulate.leases import Refused
 
 Planner = Callable[[Desired, Observed, Diff, IdSource], Plan]
@@ -37,6 +38,34 @@ class Pass:
     """Steps that every node of theirs accepted (`done`) or not (the node's code)."""
 
 
+class Publisher(Protocol):
+    """`endpoints` (core/endpoints.py), or a mistake in its place."""
+
+    def __call__(
+        self,
+        desired: Desired,
+        observed: Observed,
+        judged: Diff,
+        before: Endpoints | None,
+        *,
+        leaving: Collection[str] = (),
+        now: str,
+    ) -> Endpoints: ...
+
+
+@dataclass
+class Folder:
+    """What a reconciler has published. It outlives the reconciler, as a folder on a disk does."""
+
+    published: Endpoints | None = None
+    before: Endpoints | None = None
+    leaving: frozenset[str] = frozenset()
+    """Launches that were left out because their stop comes next."""
+
+
+PUBLISHED = "published"
+"""The step between the decision and its first request."""
+
 Passing = Generator[Point | Pass, Fate | None, Pass]
 
 
@@ -50,6 +79,9 @@ class SimReconciler:
     differ: Differ = diff
     planner: Planner = plan
     memory: dict[str, NodeAnswer] = field(default_factory=dict)
+    folder: Folder | None = None
+    """None: it publishes nothing."""
+    publisher: Publisher = endpoints
 
     def run(self, desired: Desired, *, approvals: Any = None) -> Passing:
         """One pass. Yields each point inside each node; and the decision, before its first step."""
@@ -64,10 +96,15 @@ class SimReconciler:
         decision = self.planner(desired, observed, difference, self.ids)
         made = Pass(desired, observed, difference, decision)
         yield made
+        leaving = frozenset(s.launch for s in decision.steps if isinstance(s, StopStep))
+        yield from self._publish(made, leaving)
         done: list[tuple[Step, str]] = []
+        sent: set[str] = set()
         for step in decision.steps:
-            result = yield from self._do(desired, step, epochs)
+            result = yield from self._do(desired, step, epochs, sent)
             done.append((step, result))
+        if leaving - sent:
+            yield from self._publish(made, leaving & sent)
         return Pass(desired, observed, difference, decision, tuple(done))
 
     def _acquire(
@@ -101,10 +138,30 @@ class SimReconciler:
         else:
             self.memory.pop(name, None)
 
+    def _publish(self, made: Pass, leaving: frozenset[str]) -> Generator[Point, Fate | None, None]:
+        """What is about to stop leaves first; whose stop then reached no node comes back."""
+        folder = self.folder
+        if folder is None:
+            return
+        folder.before, folder.leaving = folder.published, leaving
+        folder.published = self.publisher(
+            made.desired,
+            made.observed,
+            made.diff,
+            folder.before,
+            leaving=leaving,
+            now=f"{self.fleet.clock.now:.0f}",
+        )
+        self.fleet.publish(self.owner, (e.launch for e in folder.published.entries))
+        yield Point("", "publish", PUBLISHED)
+
     def _do(
-        self, desired: Desired, step: Step, epochs: dict[str, int]
+        self, desired: Desired, step: Step, epochs: dict[str, int], sent: set[str]
     ) -> Generator[Point, Fate | None, str]:
-        """A step on all its nodes; a refusal of one leaves the rest for the next pass."""
+        """A step on all its nodes; a refusal of one leaves the rest for the next pass.
+
+        `sent` gets the launch of which any node may have been asked it.
+        """
         for node, op, fields in _requests(step):
             if node not in epochs:
                 return "no lease"
@@ -114,7 +171,11 @@ class SimReconciler:
             fence = {"fleet": desired.fleet.id, "owner": self.owner, "epoch": epochs[node]}
             try:
                 yield from self.fleet.request(node, op, fence=fence, **fields)
+                sent.add(step.launch)
+            except NotReached:
+                return "no answer"
             except NoAnswer:
+                sent.add(step.launch)
                 return "no answer"
             except Refused as refusal:
                 return refusal.code

@@ -315,7 +315,8 @@ def _shardlet(shard: Shard, answer: NodeAnswer, fleet: SimFleet) -> Shardlet:
         "commands": _commands(record.profile),
     }
     labels = shard.labels or Labels()
-    behaviour = _from_now_on(shard, fleet.behave(spec))
+    drain_s = Shardlet(spec, labels, shard.boot_id, Behaviour()).drain_s
+    behaviour = _from_now_on(shard, fleet.behave(spec), drain_s)
     if not shard.alive and (shard.exit is not None or shard.phase is Phase.ENDED):
         ended = Ended(
             spec, labels, shard.boot_id, behaviour, record=record, last=shard, looked_at=now
@@ -328,10 +329,12 @@ def _shardlet(shard: Shard, answer: NodeAnswer, fleet: SimFleet) -> Shardlet:
     made.rebooted = shard.boot_id not in ("", answer.boot_id)
     if shard.stop_asked:
         made.stop_at, made.grace_s = now - shard.stop_age_s, shard.stop_grace_s
+        made.busy_s = behaviour.in_flight_s
     if not shard.alive:
         return made
     made.began = now - shard.started_age_s
     made.alive, made.supervised = True, shard.supervised
+    made.ending_since = made.stop_at if shard.supervised else None
     made.ever_ready = shard.ever_ready or not shard.serves
     made.pid = shard.pids[0] if shard.pids else made.pid
     if shard.ever_ready and not shard.health.ok:
@@ -341,10 +344,10 @@ def _shardlet(shard: Shard, answer: NodeAnswer, fleet: SimFleet) -> Shardlet:
     return made
 
 
-def _from_now_on(shard: Shard, usual: Behaviour) -> Behaviour:
+def _from_now_on(shard: Shard, usual: Behaviour, drain_s: float) -> Behaviour:
     """How a launch goes on that is some way into its life: it has not crashed so far."""
     age = shard.started_age_s
-    stuck = shard.stop_grace_s + usual.drain_s + STUCK_AFTER_S
+    stuck = shard.stop_grace_s + drain_s + STUCK_AFTER_S
     return replace(
         usual,
         load_s=usual.load_s if usual.load_s > age else age + OVERDUE_S,

@@ -27,8 +27,12 @@ FLEET_ID = "5f0c2f0e-0000-4000-8000-0000000000aa"
 
 
 def behave(spec: Mapping[str, Any]) -> Behaviour:
-    """As its flags say; every other launch takes longer to stop than a pass takes."""
-    return replace(of_sim_engine(spec), stop_s=12.0 if spec["seq"] % 2 else 2.0)
+    """As its flags say; every other launch takes longer to stop than a pass takes, and its
+    requests take longer than some profiles drain."""
+    odd = spec["seq"] % 2
+    return replace(
+        of_sim_engine(spec), stop_s=12.0 if odd else 2.0, in_flight_s=25.0 if odd else 4.0
+    )
 
 
 def first_revision(rng: random.Random) -> Desired:
@@ -62,6 +66,7 @@ def first_revision(rng: random.Random) -> Desired:
             args=("--load-time", "20"),
             start_timeout_s=120,
             stop_grace_s=20,
+            drain_s=rng.choice([0, 15, 40]),
         )
         placements[f"c{n}"] = Placement(
             name=f"c{n}",

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from reconciler.core.changes import Reason
 from reconciler.core.diff import diff
+from reconciler.core.endpoints import State
 from reconciler.core.model import Desired
 from reconciler.core.verdict import Verdict
-from reconciler.simulate.fleet import Fate, Point, SimFleet
-from reconciler.simulate.node import own_place
-from reconciler.simulate.reconciler import Differ, Pass, Planner, SimReconciler
-from tests.sim import oracle
+from reconciler.simulate.fleet import Fate, SimFleet
+from reconciler.simulate.reconciler import (
+    Differ,
+    Folder,
+    Pass,
+    Planner,
+    Publisher,
+    SimReconciler,
+)
+from tests.sim import oracle, watching
 from tests.sim.edits import BAD, Repo
-from tests.sim.first import FLEET_ID, behave, first_revision, links, skews
+from tests.sim.first import behave, first_revision, links, skews
 from tests.sim.troubles import trouble
 
 TICK_S = 10.0
@@ -51,9 +58,6 @@ HELD_UP = frozenset({Reason.MAX_UNAVAILABLE, Reason.MAX_PARALLEL, Reason.MAX_SUR
 """What may wait for ever, but only beside a final hold that keeps something from being ready."""
 
 
-WRITTEN = frozenset({"start: checked", "stop: intent written", "relabel: written"})
-
-
 class Broken(AssertionError):
     """A rule does not hold; the message says which, and how to play it again."""
 
@@ -66,6 +70,7 @@ class Story:
     bugs: frozenset[str] = frozenset()
     planner: Planner | None = None
     differ: Differ | None = None
+    publisher: Publisher | None = None
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +88,7 @@ class Story:
             lambda name: self.fleet.nodes[name].reboot(),
             self.log.append,
         )
+        self.folders = {"one": Folder(), "two": Folder()}
         self.one = self._reconciler("one")
         self.two: SimReconciler | None = None
 
@@ -100,17 +106,20 @@ class Story:
                 self._trouble()
             self._passes(troubled=True)
             self.fleet.advance(TICK_S)
+            self._hold(watching.requests_are_awaited(self.fleet))
         self._quiet()
         return self
 
     # --- passes --------------------------------------------------------------------------------
 
     def _reconciler(self, owner: str) -> SimReconciler:
-        made = SimReconciler(self.fleet, owner, self.ids)
+        made = SimReconciler(self.fleet, owner, self.ids, folder=self.folders[owner])
         if self.planner:
             made.planner = self.planner
         if self.differ:
             made.differ = self.differ
+        if self.publisher:
+            made.publisher = self.publisher
         return made
 
     def _passes(self, *, troubled: bool) -> Pass | None:
@@ -121,6 +130,7 @@ class Story:
             running["two"] = self.two.run(self.desired)
         fate: dict[str, Fate | None] = dict.fromkeys(running)
         last: Pass | None = None
+        decided: dict[str, Pass] = {}
         while running:
             who = self.rng.choice(sorted(running))
             try:
@@ -133,10 +143,10 @@ class Story:
                 continue
             fate[who] = None
             if isinstance(point, Pass):
+                decided[who] = point
                 self._judge(point)
                 continue
-            self._nothing_is_shared(point)
-            self._only_the_leader_acts(who, point)
+            self._hold(watching.faults(self.fleet, who, point, self.folders[who], decided.get(who)))
             if troubled:
                 fate[who] = self._fate()
                 if self.rng.random() < 0.004:
@@ -174,37 +184,18 @@ class Story:
         found = oracle.faults(made.desired, made.observed, true, made.plan)
         for step in made.plan.steps:
             self.log.append(f"{self.fleet.clock.now:.0f}s {step.kind} {step.launch}")
-        if found:
-            self._broken("; ".join(found))
+        self._hold(found)
 
-    def _nothing_is_shared(self, point: Point) -> None:
-        """No GPU and no port of a machine has two living launches, at any step."""
-        node = self.fleet.nodes[point.node]
-        if point.op != "start":
-            return
-        seen: dict[object, str] = {}
-        for name, shard in node.launches.items():
-            if shard.alive:
-                place = own_place(shard.spec)
-                for thing in (*place["gpus"], *place["ports"].values()):
-                    if thing in seen:
-                        self._broken(f"{thing} of {node.name} has {seen[thing]} and {name}")
-                    seen[thing] = name
-        for name, shard in node.launches.items():
-            if shard.alive and not shard.record_written:
-                self._broken(f"{name} runs on {node.name} before its record is written")
-
-    def _only_the_leader_acts(self, who: str, point: Point) -> None:
-        """What is written on a node is written under its current, living lease."""
-        if point.step not in WRITTEN:
-            return
-        lease = self.fleet.nodes[point.node].leases.shown(FLEET_ID)
-        if lease is None or lease.owner != who or lease.remaining_s <= 0:
-            self._broken(f"{who} did {point.op} on {point.node}, which {lease} leads")
+    def _hold(self, found: Iterable[str]) -> None:
+        """Rules hold where nothing is found."""
+        said = "; ".join(found)
+        if said:
+            self._broken(said)
 
     def _quiet(self) -> None:
         """Faults stop; the fleet has to come to rest on today's profile, or on a hold."""
         self.two = None
+        self.fleet.publish("two", ())
         for node in self.fleet.nodes.values():
             node.silent, node.hold = False, None
             node.strangers.clear()
@@ -223,6 +214,7 @@ class Story:
                 self._converged(last)
                 return
             self.fleet.advance(TICK_S)
+            self._hold(watching.requests_are_awaited(self.fleet))
         assert last is not None
         self._broken(f"no rest after {QUIET_PASSES} quiet passes: {describe(last)}")
 
@@ -249,7 +241,18 @@ class Story:
         running = [r.effective.profile for r in made.diff.replicas if r.effective]
         return self.repo.is_good and not any(BAD & set(p.profile.args) for p in running if p)
 
+    def _all_ready_are_listed(self, made: Pass) -> None:
+        published = self.folders["one"].published
+        listed = {(e.launch, e.state) for e in published.entries} if published else set()
+        for replica in made.diff.replicas:
+            for judged in replica.launches:
+                view = judged.view
+                serves = judged.verdict is Verdict.MATCHING and view.ready
+                if serves and (view.launch, State.READY) not in listed:
+                    self._broken(f"{view.launch} is ready, and no client is sent to it")
+
     def _converged(self, made: Pass) -> None:
+        self._all_ready_are_listed(made)
         for node in self.fleet.nodes.values():
             for name, shardlet in node.launches.items():
                 if shardlet.alive and not shardlet.supervised:

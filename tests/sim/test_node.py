@@ -56,7 +56,8 @@ class Bench:
         return caught.value.code
 
     def acquire(self, owner: str = "one", **over: Any) -> Any:
-        return self.ask("lease", fleet=FLEET, owner=owner, action="acquire", ttl_s=60, **over)
+        fields = {"fleet": FLEET, "owner": owner, "ttl_s": 60, **over}
+        return self.ask("lease", action="acquire", **fields)
 
     def start(self, launch: str = "chat-0-a", **over: Any) -> Any:
         return self.ask("start", fence=self.fence, spec=spec(launch, **over), labels=Labels())
@@ -341,3 +342,62 @@ def test_the_sim_engines_flags_say_how_it_behaves() -> None:
     made = of_sim_engine({"commands": [{"argv": argv}]})
     assert (made.load_s, made.crash_s, made.code) == (7.0, 90.0, 3)
     assert of_sim_engine({"commands": [{"argv": ["--never-ready"]}]}).load_s == float("inf")
+
+
+# --- draining -------------------------------------------------------------------------------------
+
+
+def drained(*, quiet_s: float | None = 0.0, in_flight_s: float = 20.0, ready: bool = True) -> Bench:
+    """Asked to stop at 200 s, after `quiet_s` without new requests (None: they still come)."""
+    bench = Bench(behaviour=Behaviour(load_s=20.0, stop_s=2.0, in_flight_s=in_flight_s))
+    bench.node.traffic = lambda launch: quiet_s
+    bench.acquire(ttl_s=1000)
+    bench.start(drain_s=60)
+    bench.now = 200.0 if ready else 110.0
+    bench.shard()
+    bench.ask("stop", fence=bench.fence, launch="chat-0-a")
+    return bench
+
+
+def ends_at(bench: Bench) -> float:
+    began = bench.now
+    while bench.shard().alive:
+        bench.now += 1.0
+    return bench.now - began
+
+
+def test_a_stop_awaits_the_requests_in_flight_and_no_longer_than_the_drain() -> None:
+    assert ends_at(drained(in_flight_s=20)) == 20 + 2
+    assert ends_at(drained(in_flight_s=90)) == 60 + 2
+    assert ends_at(drained(in_flight_s=20, quiet_s=15)) == 5 + 2
+    assert ends_at(drained(in_flight_s=20, ready=False)) == 2, "it never served"
+
+
+def test_what_clients_are_still_sent_to_is_busy_for_the_whole_drain() -> None:
+    assert ends_at(drained(in_flight_s=1, quiet_s=None)) == 60 + 2
+
+
+def test_a_supervisor_that_takes_over_goes_on_with_the_end_and_drains_anew() -> None:
+    bench = drained(in_flight_s=90)
+    bench.now += 30
+    bench.node.launches["chat-0-a"].supervised = False
+    bench.now += 100
+    assert bench.shard().alive, "nobody sees to it"
+    assert bench.ask("adopt", fence=bench.fence, launch="chat-0-a") == {"state": "adopted"}
+    assert ends_at(bench) == 2, "what was in flight is answered by now"
+    bench = drained(quiet_s=None)
+    bench.now += 30
+    bench.node.launches["chat-0-a"].supervised = False
+    bench.shard()
+    bench.ask("stop", fence=bench.fence, launch="chat-0-a")
+    assert ends_at(bench) == 60 + 2
+
+
+def test_a_kill_of_the_agent_after_the_intent_loses_no_drain() -> None:
+    bench = Bench(behaviour=Behaviour(load_s=20.0, stop_s=2.0, in_flight_s=20.0))
+    bench.acquire(ttl_s=1000)
+    bench.start(drain_s=60)
+    bench.now = 200.0
+    bench.shard()
+    bench.cut("stop: intent written", "stop", fence=bench.fence, launch="chat-0-a")
+    assert ends_at(bench) == 20 + 2

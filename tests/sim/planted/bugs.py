@@ -7,19 +7,20 @@ a step forgotten, a lease believed for too long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from reconciler.core.changes import AdoptStep, Plan, StartStep, Step, StopStep
 from reconciler.core.diff import diff
+from reconciler.core.endpoints import Endpoints, State, endpoints
 from reconciler.core.fingerprint import fingerprint
 from reconciler.core.ids import IdSource
 from reconciler.core.model import Desired, Limit, NodeState
 from reconciler.core.observed import FORMAT, Network, NodeAnswer, Observed, Shard
 from reconciler.core.plan import plan
 from reconciler.core.verdict import Backoff, Diff, JudgedLaunch, JudgedReplica, Verdict
-from reconciler.simulate.reconciler import Differ, Planner
+from reconciler.simulate.reconciler import Differ, Planner, Publisher
 
 Change = Callable[[Any], Any]
 
@@ -31,11 +32,17 @@ class Bug:
     node: str = ""
     differ: Differ | None = None
     planner: Planner | None = None
+    publisher: Publisher | None = None
 
     def story(self) -> dict[str, Any]:
         """What a Story is made with."""
         bugs = frozenset({self.node}) if self.node else frozenset()
-        return {"bugs": bugs, "differ": self.differ, "planner": self.planner}
+        return {
+            "bugs": bugs,
+            "differ": self.differ,
+            "planner": self.planner,
+            "publisher": self.publisher,
+        }
 
 
 # --- seams ---------------------------------------------------------------------------------------
@@ -282,6 +289,53 @@ def _without_departed(desired: Desired, observed: Observed) -> Diff:
     return diff(left, replace(observed, nodes=looks))
 
 
+def _publishes_late(
+    desired: Desired,
+    observed: Observed,
+    made: Diff,
+    before: Endpoints | None,
+    *,
+    leaving: Collection[str] = (),
+    now: str,
+) -> Endpoints:
+    return endpoints(desired, observed, made, before, now=now)
+
+
+def _lists_what_is_seen(
+    desired: Desired,
+    observed: Observed,
+    made: Diff,
+    before: Endpoints | None,
+    *,
+    leaving: Collection[str] = (),
+    now: str,
+) -> Endpoints:
+    true = endpoints(desired, observed, made, before, leaving=leaving, now=now)
+    return replace(true, entries=tuple(e for e in true.entries if e.state is State.READY))
+
+
+def _never_again(
+    desired: Desired,
+    observed: Observed,
+    made: Diff,
+    before: Endpoints | None,
+    *,
+    leaving: Collection[str] = (),
+    now: str,
+) -> Endpoints:
+    """Only what has just started is added, so a stop that was not sent costs the entry."""
+    true = endpoints(desired, observed, made, before, leaving=leaving, now=now)
+    known = {e.launch for e in before.entries} if before else set()
+    young = {
+        j.view.launch
+        for r in made.replicas
+        for j in r.launches
+        if all(s.health.ready_for_s < 15 for s in j.view.shards.values() if s.serves)
+    }
+    kept = known | young
+    return replace(true, entries=tuple(e for e in true.entries if e.launch in kept))
+
+
 def _first_node_only(step: Step) -> Step | None:
     if isinstance(step, StopStep) and len(step.nodes) > 1:
         return replace(step, nodes=step.nodes[:1])
@@ -354,6 +408,11 @@ BUGS: dict[str, Bug] = {
     "ports of the living are free": told_observed(_all_ports_free),
     # leases
     "another's lease is ignored": told_observed(lambda a: replace(a, lease=None)),
+    # draining
+    "stops are sent before the endpoints are published": Bug(publisher=_publishes_late),
+    "what is out of sight leaves the endpoints": Bug(publisher=_lists_what_is_seen),
+    "what left the endpoints never comes back": Bug(publisher=_never_again),
+    "requests in flight are not awaited": Bug(node="no-drain"),
     # steps
     "orphans are not adopted": answered(_sheds(AdoptStep)),
     "leftovers are not swept": answered(_sheds(StopStep, repairs_only=True)),
