@@ -14,56 +14,11 @@ from engines import references, runtime_checks
 from engines.base import EngineProfile, Problem
 from engines.flags import Flag, FlagTable, Word, is_flag, walk
 
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 
 TLS = "the launch serves HTTP: end TLS in a sidecar in front of it, with `listens`"
 """Why an engine gets no certificate: the node asks it for its health without."""
-
-NO_PLUGIN = "none"
-"""NCCL's word for its own transport: it loads nothing."""
-
-LOADER_ENV = frozenset(
-    {
-        "BASH_ENV",
-        "CUDA_INJECTION64_PATH",
-        "ENV",
-        "GCONV_PATH",
-        "NCCL_NET_PLUGIN",
-        "NCCL_PROFILER_PLUGIN",
-        "NCCL_TUNER_PLUGIN",
-        "NODE_OPTIONS",
-        "PERL5LIB",
-        "PERL5OPT",
-        "PYTHONHOME",
-        "PYTHONINSPECT",
-        "PYTHONPATH",
-        "PYTHONSTARTUP",
-        "PYTHONUSERBASE",
-        "RUBYLIB",
-        "RUBYOPT",
-    }
-)
-"""Variables that make a program load other code: an edit of YAML must not reach a loader."""
-
-RESERVED_ENV: Mapping[str, str] = {
-    "CUDA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
-    "NVIDIA_VISIBLE_DEVICES": "the node sets it from the GPUs that the launch was given",
-    "CUDA_DEVICE_ORDER": "indices are only right in PCI bus order",
-    **dict.fromkeys(
-        (
-            "ASCEND_RT_VISIBLE_DEVICES",
-            "GPU_DEVICE_ORDINAL",
-            "HABANA_VISIBLE_DEVICES",
-            "HABANA_VISIBLE_MODULES",
-            "HIP_VISIBLE_DEVICES",
-            "ROCR_VISIBLE_DEVICES",
-            "ZE_AFFINITY_MASK",
-        ),
-        "the node sets the variable that its document names in gpus.visible_by",
-    ),
-}
 
 
 def check_args(
@@ -139,70 +94,6 @@ def _check_values(path: str, word: Word) -> Iterator[Problem]:
 def _looks_like_json(word: Word, value: str) -> bool:
     known = any(flag.json for flag in word.flags)
     return value[:1] in ("{", "[") if known else value[:2] in ('{"', "[{")
-
-
-# --- Environment ------------------------------------------------------------------------------
-
-
-def check_env(profile: EngineProfile, reserved: Mapping[str, str]) -> Iterator[Problem]:
-    """Findings about every environment in `profile`."""
-    owned = {**RESERVED_ENV, **reserved}
-    for path, env in environments(profile):
-        for name, value in env.items():
-            yield from _check_variable(f"{path}.{name}", name, value, owned)
-
-
-def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Every environment of `profile` with its key path."""
-    yield "env", profile.env
-    yield "leader.env", profile.leader.env
-    yield "worker.env", profile.worker.env
-    yield "secrets", profile.secrets
-    for index, sidecar in enumerate(profile.sidecars):
-        yield f"sidecars[{index}].env", sidecar.env
-
-
-def check_loader_env(profile: EngineProfile) -> Iterator[Problem]:
-    """Variables that load code; refused unless the fleet says `allow_loader_env`."""
-    for path, env in environments(profile):
-        for name, value in env.items():
-            if name.startswith("NCCL_") and value == NO_PLUGIN:
-                continue
-            if name in LOADER_ENV or name.startswith("LD_"):
-                yield Problem(
-                    f"{path}.{name}",
-                    f"{name} makes programs load other code",
-                    "set allow_loader_env in fleet.yaml if that is wanted",
-                )
-
-
-def _check_variable(
-    path: str, name: str, value: str, reserved: Mapping[str, str]
-) -> Iterator[Problem]:
-    if not ENV_NAME.fullmatch(name):
-        yield Problem(path, f"{name!r} is no name of a variable", "use letters, digits and _")
-    elif name in reserved or name.startswith("RECONCILE_"):
-        why = reserved.get(name, "the node marks its processes by it")
-        yield Problem(path, f"{name} is set by the reconciler ({why})", "remove it from env")
-    elif CONTROL.search(value):
-        yield Problem(
-            path,
-            f"the value of {name} has a control character (a line break, mostly)",
-            "write it on one line; YAML's `|` adds a line break, `|-` does not",
-        )
-    elif not value.strip() and name.endswith(("_TOKEN", "_KEY")):
-        yield Problem(
-            path,
-            f"{name} is empty: an empty credential fails even where none is needed",
-            "remove it, or give it a value",
-        )
-    elif name in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME") and value.startswith("^"):
-        yield Problem(
-            path,
-            f"{name}={value} excludes: whatever else a node has is used, also another fabric's",
-            "name what is to be used: `=mlx5_1:1,mlx5_2:1`",
-            warning=True,
-        )
 
 
 # --- The rest ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engines import checks, exits
+from engines import checks, env_checks, exits
 from engines.assemble import SERVE, check_request, command, port, role_args, shard
 from engines.base import (
     EngineProfile,
@@ -49,7 +49,7 @@ class CommandEngine:
             *checks.positive(profile),
             *checks.unused_parallelism(profile, "engine command"),
             *checks.check_shape(profile, ports, None),
-            *checks.check_env(profile, {}),
+            *env_checks.check_env(profile, {}),
             *_check_command(profile),
         ]
 

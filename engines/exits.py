@@ -57,6 +57,8 @@ TORCH: tuple[Row, ...] = (
         {
             r"CUDA out of memory|CUDA error: out of memory": "GPU memory is taken",
             r"Free memory on device .* is less than desired": "GPU memory is taken",
+            r"ibv_\w+ (failed|timed out)|ibv_\w+ call failed": "an adapter cannot do or reach it",
+            r"Unable to find address for": "Gloo's interface is not here",
         },
     ),
     *_logged(

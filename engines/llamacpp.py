@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from engines import checks, exits, flags
+from engines import checks, env_checks, exits, flags
 from engines.addresses import host_port, is_v6
 from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
@@ -89,7 +89,7 @@ class LlamaCpp:
             *checks.unused_parallelism(profile, "llama.cpp"),
             *checks.check_shape(profile, self.port_names(profile), None),
             *checks.check_args(flags.table("llamacpp"), RESERVED, _of_server(profile)),
-            *checks.check_env(profile, reserved_env()),
+            *env_checks.check_env(profile, reserved_env()),
             *_check_modes(profile),
         ]
 

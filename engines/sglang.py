@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engines import checks, exits, flags
+from engines import checks, env_checks, exits, flags
 from engines.addresses import host_port
 from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
@@ -116,7 +116,7 @@ class Sglang:
             *checks.check_shape(profile, self.port_names(profile), self.gpu_count(profile)),
             *checks.check_heads(profile),
             *checks.check_args(flags.table("sglang"), RESERVED, profile),
-            *checks.check_env(profile, RESERVED_ENV),
+            *env_checks.check_env(profile, RESERVED_ENV),
             *_check_modes(profile),
         ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engines import checks, exits
+from engines import checks, env_checks, exits
 from engines.addresses import host_port
 from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import EngineProfile, FailureKind, InFlight, LaunchRequest, Problem, Shard, Stop
@@ -75,7 +75,7 @@ class Sim:
             *checks.positive(profile),
             *checks.check_shape(profile, self.port_names(profile), count),
             *checks.check_args(TABLE, RESERVED, profile),
-            *checks.check_env(profile, {}),
+            *env_checks.check_env(profile, {}),
         ]
 
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:

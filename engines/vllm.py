@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engines import checks, exits, flags, vllm_ray
+from engines import checks, env_checks, exits, flags, vllm_ray
 from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
     Command,
@@ -133,7 +133,7 @@ class Vllm:
             *checks.check_shape(profile, self.port_names(profile), self.gpu_count(profile)),
             *checks.check_heads(profile),
             *checks.check_args(table, RESERVED, profile),
-            *checks.check_env(profile, RESERVED_ENV),
+            *env_checks.check_env(profile, RESERVED_ENV),
             *check_modes(profile),
         ]
 

@@ -14,7 +14,7 @@ import engines
 from engines import (
     adapters,
     capability,
-    checks,
+    env_checks,
     references,
     secretref,
     serving,
@@ -67,7 +67,7 @@ def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[
             )
         )
     if not allow_loader_env:
-        problems += checks.check_loader_env(profile)
+        problems += env_checks.check_loader_env(profile)
     if profile.stop_grace_s < engine.stop.least_grace_s:
         problems.append(
             Problem(

@@ -253,7 +253,7 @@ def _beside(diff: Diff, counts: Tally) -> dict[tuple[str, str], int]:
 
 def _put_together(desired: Desired, counts: Tally, parts: Parts) -> Plan:
     draft = parts.draft
-    draft.warnings += remarks.unlike_drivers(draft.changes, parts.access)
+    draft.warnings += remarks.unlike_ranks(draft.changes, parts.access)
     draft.warnings += remarks.apart(draft.changes, parts.starter.gpus_of)
     guards = tuple(_that_holds(verdict, draft) for verdict in parts.gates.guards.verdicts)
     draft.holds += [

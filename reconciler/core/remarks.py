@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from reconciler.core import blocks
 from reconciler.core.access import Access
-from reconciler.core.changes import Change, Hold, Reason, StartStep
+from reconciler.core.changes import Change, Hold, Reason, ShardSpec, StartStep
 from reconciler.core.model import Desired, NodeState
+from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import GpuSlot
 
 
@@ -73,12 +74,38 @@ def apart(changes: Sequence[Change], slots: Callable[[str], Sequence[GpuSlot]]) 
     return found
 
 
-def unlike_drivers(changes: Sequence[Change], access: Access) -> list[str]:
-    """NCCL between two driver versions mostly works: worth a word, no reason to wait."""
+def unlike_ranks(changes: Sequence[Change], access: Access) -> list[str]:
+    """What differs between the nodes of a replica that starts: it mostly works, and where it does
+    not the ranks hang in their first collective. Worth a word, no reason to wait."""
     found = []
     for step in (s for c in changes for s in c.steps if isinstance(s, StartStep)):
-        drivers = {s.node: access.answers[s.node].gpus.driver for s in step.shards}
-        if len(set(drivers.values())) > 1:
-            versions = ", ".join(f"{v or 'none'} on {n}" for n, v in sorted(drivers.items()))
-            found.append(f"replica {step.replica}: its nodes have unlike drivers ({versions})")
+        for what, of in _COMPARED:
+            values = {s.node: of(s, access.answers[s.node]) for s in step.shards}
+            if len(set(values.values())) > 1:
+                told = ", ".join(f"{v or 'none'} on {n}" for n, v in sorted(values.items()))
+                found.append(f"replica {step.replica}: its nodes have unlike {what} ({told})")
     return found
+
+
+def _driver(shard: ShardSpec, answer: NodeAnswer) -> str:
+    return answer.gpus.driver
+
+
+def _mtu(shard: ShardSpec, answer: NodeAnswer) -> str:
+    """Of the interface over which ranks meet; empty where the node does not tell."""
+    name = shard.spec["network"]["interface"]
+    return next((str(i.mtu) for i in answer.network.interfaces if i.name == name), "")
+
+
+def _gid_index(shard: ShardSpec, answer: NodeAnswer) -> str:
+    env: dict[str, str] = shard.spec["commands"][-1]["env"]
+    return env.get("NCCL_IB_GID_INDEX", "")
+
+
+_COMPARED: tuple[tuple[str, Callable[[ShardSpec, NodeAnswer], str]], ...] = (
+    ("drivers", _driver),
+    # A packet of the larger size is lost without a word: small messages pass, weights do not.
+    ("MTUs where ranks meet", _mtu),
+    # Legal, as each node has its own; the same hardware with another index is mostly a mistake.
+    ("GID indexes", _gid_index),
+)

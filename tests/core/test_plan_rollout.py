@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StartStep, StopStep, Symbol
-from reconciler.core.model import Freeze, Limit
+from reconciler.core.model import AdapterPort, Freeze, Limit, Management, NodeFabric, Parallelism
 from reconciler.core.observed import ApprovedChange, NodeHold
 from tests.core.ask_plan import (
     approve,
@@ -552,6 +552,30 @@ def test_unlike_drivers_under_one_replica_are_told_and_do_not_hold_it() -> None:
     made = planned(world)
     assert set(started(made)) == {"chat-0"}
     assert "535.161.07 on n1, 535.171.04 on n2" in made.warnings[0]
+
+
+def test_unlike_mtus_where_ranks_meet_and_unlike_gid_indexes_are_told() -> None:
+    from reconciler.core.observed import InterfaceSeen, Network
+
+    world = (
+        World()
+        .with_nodes("n1", "n2", gpus=8)
+        .profile("llama", engine="vllm", nodes=2, gpus_per_node=8, parallel=Parallelism(tp=16))
+    )
+    world = world.placement("chat", "llama", fabric="x")
+    for name, mtu, index in (("n1", 9000, 3), ("n2", 1500, 1)):
+        fabric = NodeFabric("roce", (AdapterPort("mlx5_0"),), index)
+        world = world.edit_node(
+            name, management=Management(interface="bond0"), fabrics={"x": fabric}
+        )
+        seen = Network(interfaces=(InterfaceSeen("bond0", up=True, mtu=mtu),))
+        world = world.answers_with(name, network=seen)
+    made = planned(world)
+    assert set(started(made)) == {"chat-0"}
+    assert made.warnings == (
+        "replica chat-0: its nodes have unlike MTUs where ranks meet (9000 on n1, 1500 on n2)",
+        "replica chat-0: its nodes have unlike GID indexes (3 on n1, 1 on n2)",
+    )
 
 
 def test_a_leftover_is_swept_only_where_all_nodes_of_its_launch_are_ours() -> None:

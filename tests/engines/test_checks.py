@@ -320,6 +320,12 @@ def test_values_that_would_break_the_environment_are_refused(
     assert expected in errors("vllm", env=env)[0]
 
 
+def test_a_proxy_that_catches_calls_between_ranks_is_warned_about() -> None:
+    proxy = {"HTTPS_PROXY": "http://192.0.2.9:3128"}
+    assert "go to the proxy, too" in warnings("vllm", env=proxy)[0]
+    assert warnings("vllm", env={**proxy, "no_proxy": "$(members.addresses)"}) == []
+
+
 def test_an_excluding_adapter_list_is_warned_about() -> None:
     assert "also another fabric's" in warnings("vllm", env={"NCCL_IB_HCA": "^=mlx5_0"})[0]
 
