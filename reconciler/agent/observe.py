@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Dict, List, Optional, Tuple
 
-from . import VERSION, lease, logs, procs, records, store
+from . import VERSION, lease, logs, procs, records, store, units
 from .gpus import GpuLooks
 from .node import FORMAT, Node, acting_lock, boottime
 from .observe_host import HostLooks
@@ -218,9 +218,26 @@ def _constants(node: Node) -> Json:
         "agent": node.agent,
         "agent_version": VERSION,
         "python": sys.executable or "python3",
+        "python_version": "%d.%d.%d" % sys.version_info[:3],
+        "os": _os_name(),
+        "no_system": units.unavailable(),
         "root": node.root,
         "user": user,
     }
+
+
+def _os_name() -> str:
+    """As os-release(5) has it for people; the kernel's name where there is no such file."""
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = file.read(8192).splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("PRETTY_NAME="):
+                return line.partition("=")[2].strip().strip("\"'")[:100]
+    return "%s %s" % (platform.system(), platform.release())
 
 
 def _rank_of(seen: Seen, marks: List[str]) -> int:

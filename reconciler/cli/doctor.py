@@ -1,23 +1,22 @@
-"""`reconcile doctor`: each node in one line, and what is not as it should be, with what to do."""
+"""`reconcile doctor`: each node in one line, and what is not as it should be, with what to do.
+
+Beside it every placement on every node that it means: before a first rollout, and on a fleet that
+runs, where nothing is due.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from reconciler.cli import fit
+from reconciler.cli import fit, nodefacts
 from reconciler.cli.options import output_option, repo_options, secrets_option
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit
-
-if TYPE_CHECKING:
-    from reconciler.core.model import Fleet, Node
-    from reconciler.core.observed import NodeAnswer, NodeLook
 
 
 @click.command()
@@ -28,178 +27,93 @@ if TYPE_CHECKING:
 def doctor(
     ctx: click.Context, repo: str | None, ref: str | None, secrets: Path | None, output: str
 ) -> int:
-    """Check every node: reachable, agent, Python, GPUs, mode, and findings.
+    """Check every node, and every placement on each node that it means.
 
-    Every start that is due now is asked about as well: the second table says which node would
-    refuse it, and why. Reads the working tree, as `validate` does, or --ref. Exit code 3: some
-    node has a finding, or would refuse.
+    The first table has a line for each node: how it is reached, system, mode, GPUs, limits, what is
+    free. The second says whether the node could start a replica of the placement now, by asking it
+    what a start would say: model, engine, ports, GPUs, memory, limits, adapters, the way to the
+    leader. What the placement itself runs there is no obstacle. Nothing is started or locked.
+
+    Reads the working tree, as `validate` does, or --ref. Exit code 0: no findings; 3: some node has
+    a finding, would refuse for good, or a placement fits nowhere. What waits for room alone ("not
+    now") is no finding.
     """
-    from reconciler.report.clean import printable
-    from reconciler.report.status_text import table
-
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory(worktree=True)
         observed = session.look(desired)
         now_s = time.time()
-        checks = fit.ask(session.pool, desired, observed, session.secret_store(secrets))
-    found = {
-        name: list(findings(desired.fleet, node, observed.nodes.get(name)))
-        for name, node in sorted(desired.nodes.items())
-    }
+        fits = fit.ask(session.pool, desired, observed, session.secret_store(secrets))
+    nodes: dict[str, dict[str, object]] = {}
+    found: dict[str, Sequence[str]] = {}
+    notes: dict[str, Sequence[str]] = {}
+    for name, node in sorted(desired.nodes.items()):
+        look = observed.nodes.get(name)
+        nodes[name] = nodefacts.facts(desired.fleet, node, look, now_s)
+        found[name] = tuple(nodefacts.findings(desired.fleet, node, look, now_s))
+        notes[name] = tuple(nodefacts.notes(desired.fleet, node, look))
     if output == "json":
         show_json(
             {
-                name: {
-                    **_facts(desired.fleet, desired.nodes[name], look),
-                    **_more(look, now_s),
-                    "findings": found[name],
-                    "starts": [check.to_json() for check in checks if check.node == name],
-                }
-                for name, look in ((n, observed.nodes.get(n)) for n in found)
+                "nodes": {
+                    name: {**told, "findings": list(found[name]), "notes": list(notes[name])}
+                    for name, told in nodes.items()
+                },
+                "placements": {one.placement: one.to_json() for one in fits},
             }
         )
     else:
-        rows = [["node", "reachable", "agent", "python", "GPUs", "mode", "findings"]]
-        for name, said in found.items():
-            facts = _facts(desired.fleet, desired.nodes[name], observed.nodes.get(name))
-            cells = [printable(str(facts[key])) for key in _COLUMNS]
-            rows.append([name, *cells, str(len(said) or "none")])
-        click.echo("\n".join(table(rows)))
-        for name, said in found.items():
-            for text in said:
-                click.echo(printable(f"  {name}: {text}"))
-        if checks:
-            heads = ["placement", "replica", "node", "could start"]
-            lines = [[c.placement, c.replica, c.node, c.said] for c in checks]
-            click.echo("\n" + "\n".join(table([heads, *map(_printable, lines)])))
-            for check in checks:
-                for text in [*check.findings, *check.notes]:
-                    click.echo(printable(f"  {check.replica} on {check.node}: {text}"))
-    bad = any(found.values()) or any(check.findings for check in checks)
+        _show_nodes(nodes, found, notes)
+        _show_fits(fits)
+    bad = any(found.values()) or any(one.bad for one in fits)
     return int(Exit.PARTIAL if bad else Exit.OK)
 
 
-def _printable(cells: list[str]) -> list[str]:
+def _show_nodes(
+    nodes: Mapping[str, dict[str, object]],
+    found: Mapping[str, Sequence[str]],
+    notes: Mapping[str, Sequence[str]],
+) -> None:
+    lines = [
+        [*nodefacts.row(name, told), str(len(found[name]) or "none")]
+        for name, told in nodes.items()
+    ]
+    _show([[*nodefacts.HEADS, "findings"], *lines])
+    for name, said in found.items():
+        _details(f"{name}: {text}" for text in said)
+    by_note: dict[str, list[str]] = {}
+    for name, said in notes.items():
+        for text in said:
+            by_note.setdefault(text, []).append(name)
+    _details(f"note: {', '.join(names)}: {text}" for text, names in by_note.items())
+
+
+def _show_fits(fits: Sequence[fit.PlacementFits]) -> None:
+    lines = [
+        [one.placement, found.node, ", ".join(found.runs) or "-", found.said]
+        for one in fits
+        for found in one.fits
+    ]
+    if lines:
+        click.echo()
+        _show([["placement", "node", "runs", "could start"], *lines])
+    for one in fits:
+        _details(f"{one.placement}: {text}" for text in one.findings)
+        for found in one.fits:
+            _details(f"{one.placement} on {found.node}: {text}" for text in found.findings)
+        _details(f"note: {one.placement}: {text}" for text in one.notes)
+        for found in one.fits:
+            _details(f"note: {one.placement} on {found.node}: {text}" for text in found.notes)
+
+
+def _show(rows: Sequence[Sequence[str]]) -> None:
+    from reconciler.report.clean import printable
+    from reconciler.report.status_text import table
+
+    click.echo("\n".join(table([[printable(cell) for cell in cells] for cells in rows])))
+
+
+def _details(texts: Iterable[str]) -> None:
     from reconciler.report.clean import printable
 
-    return [printable(cell) for cell in cells]
-
-
-def _more(look: NodeLook | None, now_s: float) -> dict[str, object]:
-    """For people and JSON only. The clock's offset is off by as long as the look took."""
-    answer = look.answer if look else None
-    if answer is None:
-        return {}
-    offset = round(answer.clock_s - now_s, 1) if answer.clock_s else None
-    return {
-        "driver": answer.gpus.driver,
-        "cuda": answer.gpus.cuda,
-        "clock_offset_s": offset,
-    }
-
-
-_COLUMNS = ("reachable", "agent", "python", "gpus", "mode")
-
-
-def _facts(fleet: Fleet, node: Node, look: NodeLook | None) -> dict[str, object]:
-    answer = look.answer if look else None
-    if answer is None:
-        why = look.error.value if look and look.error else node.state.value
-        return {"reachable": why, "agent": "-", "python": "-", "gpus": "-", "mode": "-"}
-    return {
-        "reachable": f"{look.look_ms:.0f} ms" if look else "",
-        "agent": answer.agent_version or "?",
-        "python": answer.python or "?",
-        "gpus": f"{_gpus(node, answer)} of {node.gpus.count}",
-        "mode": node.mode or fleet.mode,
-    }
-
-
-def _gpus(node: Node, answer: NodeAnswer) -> int:
-    """GPUs that can be used: those that were seen without a fault, or that the document lists."""
-    if node.gpus.source == "declared":
-        return len(node.gpus.ids) or node.gpus.count
-    return sum(not gpu.error for gpu in answer.gpus.items)
-
-
-def findings(fleet: Fleet, node: Node, look: NodeLook | None) -> Iterator[str]:
-    """What is wrong with one node, each with what to do. Pure."""
-    if look is None:
-        return
-    answer = look.answer
-    if answer is None:
-        yield f"{look.detail}; {look.hint}" if look.hint else look.detail or "no answer"
-        return
-    yield from _gpu_findings(node, answer)
-    parts = (
-        ("its launches", answer.shards_error),
-        ("network", answer.network.error),
-        ("resources", answer.resources.error),
-        ("lease", answer.lease_error),
-    )
-    for part, error in parts:
-        if error:
-            yield f"{part}: {error}"
-    first, last = answer.network.ephemeral
-    if first <= fleet.ports.last and fleet.ports.first <= last:
-        yield (
-            f"the kernel hands out ports {first} to {last}, which meets the fleet's"
-            f" {fleet.ports.first} to {fleet.ports.last}; set net.ipv4.ip_local_port_range or"
-            " `ports` in fleet.yaml"
-        )
-    yield from _network_findings(node, answer)
-    if answer.hold is not None:
-        yield f"held by {answer.hold.who}: {answer.hold.reason}"
-    for shard in answer.shards:
-        if shard.record_error:
-            yield (
-                f"launch {shard.launch}: its record is {shard.record_error};"
-                f" `reconcile stop {shard.launch}` ends it"
-            )
-        if shard.alive and not shard.supervised:
-            yield f"launch {shard.launch}: lives without a supervisor; the next pass adopts it"
-
-
-def _gpu_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:
-    if node.gpus.source == "declared":
-        return
-    if answer.gpus.error:
-        yield f"GPUs: {answer.gpus.error}"
-        return
-    if len(answer.gpus.items) != node.gpus.count:
-        yield (
-            f"has {len(answer.gpus.items)} GPUs where its document says {node.gpus.count};"
-            " look at `nvidia-smi` there or correct the document"
-        )
-    absent = sorted(set(node.gpus.ids) - {gpu.uuid for gpu in answer.gpus.items})
-    if absent:
-        yield f"GPUs of its document are not there: {', '.join(absent)}"
-    for gpu in answer.gpus.items:
-        for warning in gpu.warnings:
-            yield f"GPU {gpu.index} ({gpu.uuid}): {warning}"
-        if gpu.error:
-            yield f"GPU {gpu.index} ({gpu.uuid}): {gpu.error}"
-        strangers = [p for p in gpu.processes if not p.launch]
-        if strangers:
-            pids = ", ".join(f"{p.pid} {p.name}".strip() for p in strangers)
-            yield f"GPU {gpu.index} is used by processes that are not ours: {pids}"
-
-
-def _network_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:
-    if answer.network.error:
-        return
-    names = {i.name: i for i in answer.network.interfaces}
-    wanted = [node.management.interface, *(f.interface for f in node.fabrics.values())]
-    for name in filter(None, wanted):
-        if name not in names:
-            yield f"has no interface {name}; it has {', '.join(sorted(names)) or 'none'}"
-        elif not names[name].up:
-            yield f"interface {name} is down"
-    seen = {(a.name, a.port): a for a in answer.network.adapters}
-    for fabric_name, fabric in sorted(node.fabrics.items()):
-        for adapter in fabric.adapters:
-            found = seen.get((adapter.name, adapter.port))
-            if found is None:
-                yield f"fabric {fabric_name}: has no adapter {adapter.name}:{adapter.port}"
-            elif found.state and "ACTIVE" not in found.state.upper():
-                yield f"fabric {fabric_name}: {adapter.name}:{adapter.port} is {found.state}"
+    for text in texts:
+        click.echo(printable(f"  {text}"))

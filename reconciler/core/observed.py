@@ -331,6 +331,11 @@ class NodeAnswer:
     agent_version: str = ""
     python: str = ""
     """Absolute path of the interpreter that runs the agent: the sim engine is started with it."""
+    python_version: str = ""
+    os: str = ""
+    """The system's name and version, for people."""
+    no_system: str | None = None
+    """Why mode system is not possible for this user; empty: it is; None: not told."""
     root: str = ""
     """Absolute folder of the records."""
     user: str = ""

@@ -83,6 +83,10 @@ class Placer:
         fits, refused = self._found(ask)
         return NoFit(sum_up(ask, fits, refused), refused)
 
+    def fits(self, ask: Ask) -> tuple[list[Candidate], Mapping[str, str]]:
+        """Each node that it fits on now, and for the others that it means why not."""
+        return self._found(ask)
+
     def lacking(self, ask: Ask) -> int | None:
         """How many more GPUs must be free for it to fit; None: free GPUs alone would not do."""
         count = ask.resolved.profile.gpus_per_node

@@ -43,7 +43,7 @@ def test_a_nodes_document_validates_and_reaches_the_node(
     assert f"port: {node.port}" in text
     assert cli("--repo", str(folder), "validate").code == 0
     FleetRepo(folder).commit()
-    facts = cli("--repo", str(folder), "doctor", "--output", "json").json["sim-a"]
+    facts = cli("--repo", str(folder), "doctor", "--output", "json").json["nodes"]["sim-a"]
     assert facts["reachable"].endswith("ms"), facts
 
 

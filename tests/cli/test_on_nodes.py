@@ -325,9 +325,12 @@ def test_doctor_says_which_node_would_refuse_a_start_and_why(cli: Cli, live: Liv
     repo.commit("more files than a kernel gives")
     ran = cli("doctor", "-o", "json", repo=repo)
     assert ran.code == 3
-    starts = [start for node in ran.json.values() for start in node["starts"]]
-    assert {start["placement"] for start in starts} == {"chat", "large"}
-    assert all("nofile" in start["findings"][0] for start in starts)
+    asked = {name: one["nodes"] for name, one in ran.json["placements"].items()}
+    assert set(asked) == {"chat", "large"}
+    for fits in asked.values():
+        assert {fit["node"] for fit in fits} == set(ran.json["nodes"]), "each node is asked"
+        assert all("nofile" in fit["findings"][0] for fit in fits)
+        assert not any(fit["could_start"] for fit in fits)
     text = cli("doctor", repo=repo).out
     assert "could start" in text
     assert "the profile needs 2000000000" in text

@@ -1,0 +1,102 @@
+"""What doctor says of a node: a finding names the value and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from reconciler.cli import nodefacts
+from reconciler.core.model import Fleet, GpuInventory, Node, NodeFabric, NodeSsh
+from reconciler.core.observed import Network, NodeAnswer, NodeHold, NodeLook, Resources
+
+FLEET = Fleet("f", "id")
+NODE = Node("gpu-a", "10.0.0.1", "p", GpuInventory("none", 0, "declared"))
+NOW_S = 1_800_000_000.0
+FINE = NodeAnswer(
+    "1.0",
+    "m",
+    "b",
+    agent_version="0.3",
+    os="Debian GNU/Linux 12 (bookworm)",
+    python_version="3.11.2",
+    no_system="",
+    user="root",
+    root="/var/lib/reconcile",
+    clock_s=NOW_S + 0.2,
+    network=Network(ephemeral=(32768, 60999)),
+    resources=Resources(1 << 20, 1 << 20, 1 << 20, "unlimited", 1048576),
+)
+
+
+def said(answer: NodeAnswer, node: Node = NODE) -> list[str]:
+    return list(nodefacts.findings(FLEET, node, NodeLook("gpu-a", answer), NOW_S))
+
+
+def with_(**changes: object) -> NodeAnswer:
+    import dataclasses
+
+    return dataclasses.replace(FINE, **changes)  # type: ignore[arg-type]
+
+
+def test_a_node_in_order_has_no_finding() -> None:
+    assert said(FINE) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "node", "words"),
+    [
+        (
+            with_(no_system="mode system: needs root; set ssh.sudo to root, or use mode plain"),
+            Node("gpu-a", "10.0.0.1", "p", GpuInventory("none", 0, "declared"), mode="system"),
+            ("needs root", "set ssh.sudo to root", "nothing can be started"),
+        ),
+        (
+            with_(resources=Resources(1, 1, 200, "unlimited", 1)),
+            NODE,
+            ("200 MiB are free under /var/lib/reconcile", "free some"),
+        ),
+        (with_(clock_s=NOW_S - 90), NODE, ("-90 s off", "synchronised")),
+        (
+            with_(resources=Resources(1, 1, None, "8192 KiB", 1)),
+            Node(
+                "gpu-a",
+                "10.0.0.1",
+                "p",
+                GpuInventory("none", 0, "declared"),
+                fabrics={"ib-a": NodeFabric("ib")},
+            ),
+            ("memlock is 8192 KiB", "ib-a", "limits.conf for root"),
+        ),
+        (
+            with_(hold=NodeHold("ada", "a fan")),
+            NODE,
+            ("held by ada: a fan", "`reconcile hold gpu-a --clear`"),
+        ),
+    ],
+)
+def test_a_finding_names_the_value_and_what_to_do(
+    answer: NodeAnswer, node: Node, words: tuple[str, ...]
+) -> None:
+    (found,) = said(answer, node)
+    for word in words:
+        assert word in found
+
+
+def test_a_line_has_a_cell_for_every_head_whatever_is_known() -> None:
+    sudo = Node(
+        "gpu-a", "a", "p", GpuInventory("none", 0, "declared"), ssh=NodeSsh(user="op", sudo="root")
+    )
+    for look in (None, NodeLook("gpu-a"), NodeLook("gpu-a", FINE), NodeLook("gpu-a", with_(os=""))):
+        told = nodefacts.facts(FLEET, sudo, look, NOW_S)
+        assert len(nodefacts.row("gpu-a", told)) == len(nodefacts.HEADS)
+    cells = nodefacts.row("gpu-a", nodefacts.facts(FLEET, sudo, NodeLook("gpu-a", FINE), NOW_S))
+    assert "root (sudo root)" in cells
+    assert "Debian GNU/Linux 12 (bookworm), Python 3.11.2" in cells
+    assert "+0.2 s" in cells
+
+
+def test_plain_mode_is_a_note_and_says_where_system_is_possible() -> None:
+    def notes(answer: NodeAnswer) -> list[str]:
+        return list(nodefacts.notes(FLEET, NODE, NodeLook("gpu-a", answer)))
+
+    assert "it could use mode system" in notes(FINE)[0]
+    assert "could use" not in notes(with_(no_system="mode system: needs root"))[0]
