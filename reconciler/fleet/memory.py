@@ -7,13 +7,16 @@ this process only; what outlives it is cache.py's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.base import Problem
 from reconciler.core.model import Profile, ResolvedProfile
 from reconciler.fleet.strictyaml import Document
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,25 @@ class Memory:
     """Profiles with their bases merged, by the identities of the documents (which it holds)."""
     checked: dict[tuple[int, int], tuple[ResolvedProfile, Checked]] = field(default_factory=dict)
     """What engines said, by the identities of profile and model (which it holds)."""
+    facts: dict[tuple[Callable[[Any], Any], int], tuple[object, Any]] = field(default_factory=dict)
+    """What was worked out of one value alone, by what did it and the value's identity."""
+
+    def of(self, value: V, work: Callable[[V], T]) -> T:
+        """`work(value)`, which depends on `value` alone; done once for as long as that is kept."""
+        key = work, id(value)
+        if key not in self.facts:
+            self.facts[key] = value, work(value)
+        made: T = self.facts[key][1]
+        return made
+
+    calm: tuple[object, dict[tuple[int, ...], object]] = (None, {})
+    """Circumstances, and the values about which a check had nothing to say under these."""
+
+    def calm_under(self, circumstances: object) -> dict[tuple[int, ...], object]:
+        """Those values, by their identities (it holds them); none if the circumstances are new."""
+        if self.calm[0] != circumstances or len(self.calm[1]) > 4 * MOST_KEPT:
+            self.calm = circumstances, {}
+        return self.calm[1]
 
     def keep(self, files: Mapping[str, Known]) -> None:
         """Forget every file but these, and what belonged to the others."""
@@ -46,6 +68,8 @@ class Memory:
         self.profiles = {key: v for key, v in self.profiles.items() if alive.issuperset(key)}
         if len(self.checked) > 4 * MOST_KEPT:
             self.checked.clear()
+        if len(self.facts) > 16 * MOST_KEPT:
+            self.facts.clear()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ EDITS: tuple[tuple[str, str], ...] = (
     ("catalog/all.yaml", CATALOG.replace("tp: 8", "tp: 4")),
     ("catalog/all.yaml", CATALOG + BASE_PROFILE + CHILD),
     ("catalog/all.yaml", CATALOG + CHILD),
+    ("catalog/all.yaml", CATALOG + "args: [--peer, 10.0.0.9]\nenv: {NCCL_IB_HCA: mlx5_0}\n"),
     ("catalog/base.yaml", BASE_PROFILE),
     ("catalog/base.yaml", BASE_PROFILE.replace("A: a", "LD_PRELOAD: a")),
     ("catalog/base.yaml", BASE_PROFILE.replace("{A: a}", "[")),
@@ -32,15 +33,19 @@ EDITS: tuple[tuple[str, str], ...] = (
     ("fleet.yaml", FLEET + "ports: {first: 20000, last: 20000}\n"),
     ("nodes/all.yaml", NODES),
     ("nodes/all.yaml", NODES.replace("count: 8", "count: 4")),
+    ("nodes/all.yaml", NODES.replace("10.0.0.2", "10.0.0.9")),
+    ("nodes/all.yaml", NODES.replace("pool: h100", "pool: other")),
     ("nodes/more.yaml", NODES),
     ("nodes/more.yaml", ""),
     ("placements/all.yaml", PLACEMENTS),
     ("placements/all.yaml", PLACEMENTS.replace("llama-h100", "child")),
     ("placements/all.yaml", PLACEMENTS + "replica: 2\n"),
+    ("placements/all.yaml", PLACEMENTS + "replicas: 3\n"),
+    ("placements/all.yaml", PLACEMENTS + "selector: {rack: r1}\n"),
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(st.sampled_from(EDITS), min_size=1, max_size=3), max_size=8))
 def test_remembering_changes_nothing_over_any_edits(steps: list[list[tuple[str, str]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -53,6 +58,18 @@ def test_remembering_changes_nothing_over_any_edits(steps: list[list[tuple[str, 
             revision = remembering.resolve(None)
             fresh = Source.open(folder, cache_dir=cache, timeout_s=5)
             assert remembering.check(revision) == fresh.check(revision)
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=[str(number) for number in range(len(EDITS))])
+def test_remembering_changes_nothing_over_one_edit_and_back(
+    repo: pygit2.Repository, tmp_path: Path, edit: tuple[str, str]
+) -> None:
+    remembering = Source.open(repo.workdir, cache_dir=tmp_path / "c", timeout_s=5)
+    for files in ({}, dict([edit]), {**BASE, "catalog/base.yaml": "", "nodes/more.yaml": ""}):
+        commit(repo, files)
+        revision = remembering.resolve(None)
+        fresh = Source.open(repo.workdir, cache_dir=tmp_path / "other", timeout_s=5)
+        assert remembering.check(revision) == fresh.check(revision)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def check(repo: Repo) -> Iterator[Finding]:
     naming = {
         name: profile
         for name, profile in repo.values("Profile").items()
-        if _named(profile) or any(variable in profile.env for variable in INTERFACES)
+        if repo.memory.of(profile, _named) or any(v in profile.env for v in INTERFACES)
     }
     if not naming:
         return

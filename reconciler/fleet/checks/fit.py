@@ -7,7 +7,7 @@ asked could. What is free at the moment is `plan`'s business, and a Hold there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import engines
@@ -48,7 +48,9 @@ def check(repo: Repo) -> Iterator[Finding]:
     fabrics = {fabric for shape in shapes.values() for fabric, *_ in shape.fabrics}
     fleet = next(iter(repo.values("Fleet").values()), None)
     nodes, profiles, models = repo.values("Node"), repo.values("Profile"), repo.values("Model")
-    known = frozenset(engines.names())
+    known, loader_env = frozenset(engines.names()), allows_loader_env(repo)
+    ports = fleet.ports if fleet else None
+    calm = repo.memory.calm_under(({**pools}, fabrics, ports, loader_env))
     for entry in repo.of("Placement").values():
         placement: Placement = entry.value
         profile = profiles.get(placement.profile)
@@ -57,23 +59,43 @@ def check(repo: Repo) -> Iterator[Finding]:
         if profile.engine not in known:
             continue
         resolved = ResolvedProfile(profile, models[profile.model])
-        if placement.fabric and placement.fabric not in fabrics:
-            message = f"no node has fabric {quoted(placement.fabric)}"
-            hint = repo.choices(placement.fabric, "fabrics", fabrics)
-            yield repo.finding(entry, ("fabric",), message, hint)
-            continue
         if placement.selector or placement.nodes:
             candidates = Counter(
                 shapes[name] for name, node in nodes.items() if _chosen(placement, node)
             )
-        else:
+            yield from _placement(repo, entry, fleet, resolved, candidates, fabrics)
+            continue
+        values = placement, profile, resolved.model
+        key = tuple(map(id, values))
+        if key not in calm:
             candidates = pools[placement.pool]
-        if fleet is not None:
-            yield from _ports(repo, entry, fleet, resolved, candidates)
-        if candidates:
-            yield from _fits(repo, entry, resolved, candidates)
-        elif placement.selector or placement.nodes:
-            yield from _nobody(repo, entry, placement)
+            found = list(_placement(repo, entry, fleet, resolved, candidates, fabrics))
+            if not found:
+                calm[key] = values
+            yield from found
+
+
+def _placement(
+    repo: Repo,
+    entry: Entry,
+    fleet: Fleet | None,
+    resolved: ResolvedProfile,
+    candidates: Mapping[Shape, int],
+    fabrics: Collection[str],
+) -> Iterator[Finding]:
+    placement: Placement = entry.value
+    if placement.fabric and placement.fabric not in fabrics:
+        message = f"no node has fabric {quoted(placement.fabric)}"
+        hint = repo.choices(placement.fabric, "fabrics", fabrics)
+        yield repo.finding(entry, ("fabric",), message, hint)
+        return
+    if fleet is not None:
+        block = asked(repo, resolved, fleet.allow_loader_env).ports
+        yield from _ports(repo, entry, fleet, resolved, candidates, block)
+    if candidates:
+        yield from _fits(repo, entry, resolved, candidates)
+    elif placement.selector or placement.nodes:
+        yield from _nobody(repo, entry, placement)
 
 
 def _shape(node: Node) -> Shape:
@@ -122,16 +144,17 @@ def _fits(
     placement: Placement = entry.value
     profile = resolved.profile
     refusals: Counter[tuple[str, str]] = Counter()
-    groups: Counter[tuple[object, ...]] = Counter()
-    slots: Counter[tuple[object, ...]] = Counter()
+    groups: dict[tuple[object, ...], int] = {}
+    slots: dict[tuple[object, ...], int] = {}
     for shape, many in candidates.items():
         why = _refusal(placement, resolved, shape)
         if why is not None:
             refusals[why] += many
             continue
         like = _like(placement, resolved, shape)
-        groups[like] += many
-        slots[like] += many * (shape.count // profile.gpus_per_node if profile.gpus_per_node else 1)
+        room = shape.count // profile.gpus_per_node if profile.gpus_per_node else 1
+        groups[like] = groups.get(like, 0) + many
+        slots[like] = slots.get(like, 0) + many * room
     where = _where(placement)
     if not groups or max(groups.values()) < profile.nodes:
         fitting = max(groups.values(), default=0)
@@ -254,9 +277,10 @@ def _ports(
     fleet: Fleet,
     resolved: ResolvedProfile,
     candidates: Mapping[Shape, int],
+    block: int,
 ) -> Iterator[Finding]:
+    """`block`: ports of a launch."""
     have = fleet.ports.last - fleet.ports.first + 1
-    block = asked(repo, resolved, allows_loader_env(repo)).ports
     profile = resolved.profile
     if have <= 0:
         return

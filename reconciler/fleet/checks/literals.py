@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from engines.references import nodes_named
 from reconciler.core.changes import Reason
-from reconciler.core.model import Node
+from reconciler.core.model import Node, Profile
 from reconciler.fleet.checks.secrets import texts
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
 from reconciler.fleet.repo import Entry, Repo
@@ -29,7 +29,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         if profile is None:
             continue
         own = entry.document.data
-        for path, name, value in texts(profile):
+        for path, name, value in repo.memory.of(profile, _telling):
             if path[0] not in own:
                 continue
             yield from _unknown_nodes(repo, entry, path, value, nodes)
@@ -47,6 +47,15 @@ def check(repo: Repo) -> Iterator[Finding]:
                     reason=Reason.INFEASIBLE,
                     warning=profile.nodes == 1,
                 )
+
+
+def _telling(profile: Profile) -> list[tuple[Path, str, str]]:
+    """Texts that may speak of one node: few, and the others need not be looked at again."""
+    return [
+        (path, name, value)
+        for path, name, value in texts(profile)
+        if "$(" in value or (len(value) <= 4096 and _ADDRESS.search(value))
+    ]
 
 
 def _addresses(nodes: Mapping[str, Node]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from reconciler.core.changes import Reason
+from reconciler.core.model import Profile
 from reconciler.fleet.checks.secrets import texts
 from reconciler.fleet.findings import Finding, quoted
 from reconciler.fleet.repo import Entry, Repo
@@ -41,11 +42,19 @@ def check(repo: Repo) -> Iterator[Finding]:
     for entry in repo.of("Profile").values():
         if entry.value is None:
             continue
-        for where, _, text in texts(entry.value):
+        for where, text in repo.memory.of(entry.value, _beyond_ascii):
             # A mistake of a base is told where it is written.
-            if where[0] == "files" or where[0] not in entry.document.data or text.isascii():
-                continue
-            yield from _word(repo, entry, where, text)
+            if where[0] in entry.document.data:
+                yield from _word(repo, entry, where, text)
+
+
+def _beyond_ascii(profile: Profile) -> list[tuple[Path, str]]:
+    """Texts that a program reads and that may hold lookalikes."""
+    return [
+        (where, text)
+        for where, _, text in texts(profile)
+        if where[0] != "files" and not text.isascii()
+    ]
 
 
 def _word(repo: Repo, entry: Entry, where: Path, text: str) -> Iterator[Finding]:

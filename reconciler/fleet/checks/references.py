@@ -50,13 +50,14 @@ def _placement(repo: Repo, entry: Entry, pools: Mapping[str, bool]) -> Iterator[
     if profile is not None and profile.document.data.get("abstract"):
         message = f"profile {quoted(placement.profile)} is abstract"
         yield repo.finding(entry, ("profile",), message, "place one that extends it")
-    else:
+    elif profile is None:
         yield from _named(repo, entry, ("profile",), "Profile", placement.profile)
-    if placement.pool:
+    if placement.pool and placement.pool not in pools:
         yield from _pool(repo, entry, ("pool",), placement.pool, pools)
     for index, name in enumerate(placement.nodes):
         yield from _named(repo, entry, ("nodes", index), "Node", name)
-    yield from _members(repo, entry)
+    if placement.members:
+        yield from _members(repo, entry)
 
 
 def _members(repo: Repo, entry: Entry) -> Iterator[Finding]:
@@ -69,7 +70,7 @@ def _members(repo: Repo, entry: Entry) -> Iterator[Finding]:
             yield from _named(repo, entry, ("members", index), "Placement", name)
     profile = repo.of("Profile").get(entry.value.profile)
     files = profile.value.files if profile is not None and profile.value is not None else ()
-    if entry.value.members and any(file.path == MEMBERS_FILE for file in files):
+    if any(file.path == MEMBERS_FILE for file in files):
         message = f"its profile renders {MEMBERS_FILE}, which `members` writes"
         yield repo.finding(entry, ("members",), message, "rename the profile's file")
 

@@ -33,25 +33,28 @@ def check(repo: Repo) -> Iterator[Finding]:
     for entry in repo.of("Profile").values():
         if entry.value is None:
             continue
-        own = entry.document.data
-        for path, name, value in texts(entry.value):
+        for path, message, hint in repo.memory.of(entry.value, _wrong):
             # Told where it is written, not once more for every profile that inherits it.
-            if path[0] not in own:
-                continue
-            if name and secretref.name_of(value):
-                message, hint = f"{name} would get the text {quoted(value)} itself", MOVE
-            elif value and looks_secret(name, value):
-                what = f"{name} holds" if name else "it holds"
-                message, hint = f"{what} what looks like a secret, in git", HINT
-            else:
-                continue
-            yield repo.finding(entry, path, message, hint, reason=Reason.SCHEMA_FAILED)
+            if path[0] in entry.document.data:
+                yield repo.finding(entry, path, message, hint, reason=Reason.SCHEMA_FAILED)
         for name in set(entry.value.secrets) & set(entry.value.env):
             message = f"{quoted(name)} is under 'env' and under 'secrets'"
             path = ("secrets", name)
             yield repo.finding(
                 entry, path, message, "keep one of them", reason=Reason.SCHEMA_FAILED, key=True
             )
+
+
+def _wrong(profile: Profile) -> list[tuple[Path, str, str]]:
+    """(path, what is wrong there, what to do) of texts that hold or name a secret."""
+    found: list[tuple[Path, str, str]] = []
+    for path, name, value in texts(profile):
+        if name and secretref.name_of(value):
+            found.append((path, f"{name} would get the text {quoted(value)} itself", MOVE))
+        elif value and looks_secret(name, value):
+            what = f"{name} holds" if name else "it holds"
+            found.append((path, f"{what} what looks like a secret, in git", HINT))
+    return found
 
 
 def texts(profile: Profile) -> Iterator[tuple[Path, str, str]]:
