@@ -27,9 +27,13 @@ VARIABLES = {
     "RECONCILE_ENDPOINTS_HOOK": "command that is run after a change of them; as --endpoints-hook",
     "RECONCILE_SECRETS_DIR": "folder of `reconciler:NAME` secrets, as --secrets; default: "
     "reconcile/secrets in the user's configuration folder",
+    "RECONCILE_FETCH_TIMEOUT": "seconds that fetching a repo by its URL may take; default: 60",
     "NO_COLOR": "any text: no colours",
 }
 """What is read, for `reconcile --help` and the documentation (HOME, USER, XDG_*_HOME too)."""
+
+
+MAX_SECONDS = 86400
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Settings:
     cache_dir: Path
     secrets_dir: Path
     owner: str = ""
+    fetch_timeout_s: float = 60.0
+    """Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
     known_hosts: Path | None = None
     ssh_config: Path | None = None
     allowed_signers: Path | None = None
@@ -66,6 +72,7 @@ class Settings:
             cache_dir=_absolute(env, "RECONCILE_CACHE_DIR") or default,
             secrets_dir=_absolute(env, "RECONCILE_SECRETS_DIR") or config / "secrets",
             owner=env.get("RECONCILE_OWNER", ""),
+            fetch_timeout_s=_seconds(env, "RECONCILE_FETCH_TIMEOUT", cls.fetch_timeout_s),
             known_hosts=known_hosts,
             ssh_config=_file(env, "RECONCILE_SSH_CONFIG"),
             allowed_signers=_file(env, "RECONCILE_ALLOWED_SIGNERS"),
@@ -80,6 +87,20 @@ class Settings:
 def child_environment(**values: str) -> dict[str, str]:
     """The environment of a program that we start on this machine: ours, with `values` on top."""
     return {**os.environ, **values}
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= MAX_SECONDS:
+        reason = f"{text!r} is no number of seconds between 0 and {MAX_SECONDS}"
+        raise SettingsError(name, reason, "write a number, such as 90")
+    return found
 
 
 def _absolute(env: Mapping[str, str], name: str) -> Path | None:

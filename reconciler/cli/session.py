@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from reconciler.nodes.pool import NodePool, PoolSettings
     from reconciler.nodes.secretstore import SecretStore
 
-FETCH_TIMEOUT_S = 60.0
-"""Hard deadline of one fetch; a first clone of a large fleet repo takes seconds."""
-
 _SUFFIX_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 """32 of them: each is as likely as any other."""
 
@@ -81,7 +78,9 @@ class Session:
         from reconciler.fleet.source import Source
 
         opened = Source.open(
-            self.location, cache_dir=self.settings.cache_dir / "git", timeout_s=FETCH_TIMEOUT_S
+            self.location,
+            cache_dir=self.settings.cache_dir / "git",
+            timeout_s=self.settings.fetch_timeout_s,
         )
         self._stack.callback(opened.close)
         return opened

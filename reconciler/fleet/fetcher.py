@@ -26,6 +26,7 @@ from typing import Any
 
 from reconciler.core.secrets import MASK
 from reconciler.errors import GitError
+from reconciler.fleet import fetch_errors
 from reconciler.fleet.findings import escape, quoted
 
 MAX_ANSWER = 1 << 20
@@ -83,7 +84,7 @@ class Fetcher:
             self.anew = False
             return bool(answer.get("changed", True))
         kind = AuthenticationFailed if answer.get("code") == "auth" else GitError
-        hint = str(answer.get("hint") or "the last good revision stays in force")
+        hint = str(answer.get("hint") or "")
         message = str(answer.get("message")).replace(self.url, shown_url(self.url))
         raise kind(f"repo {quoted(shown_url(self.url))}", escape(message), hint)
 
@@ -120,7 +121,10 @@ class Fetcher:
             reason = f"no answer within {self.timeout_s:g} s"
         if answer is None:
             self.close()
-            return {"message": reason, "hint": "look at the network, or raise the deadline"}
+            return {
+                "message": reason,
+                "hint": "look at the network, or raise RECONCILE_FETCH_TIMEOUT",
+            }
         return answer
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -167,6 +171,9 @@ def main() -> None:
 def _fetch(url: str, mirror: Path, anew: bool) -> dict[str, Any]:
     import pygit2
 
+    revoked = fetch_errors.revoked(url)
+    if revoked is not None:
+        return revoked
     pygit2.settings.owner_validation = False
     pygit2.settings.server_connect_timeout = SERVER_TIMEOUT_MS
     pygit2.settings.server_timeout = SERVER_TIMEOUT_MS
@@ -178,7 +185,7 @@ def _fetch(url: str, mirror: Path, anew: bool) -> dict[str, Any]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _fetch_locked(pygit2, url, mirror, anew)
     except (_Remote, pygit2.GitError, KeyError, ValueError) as error:
-        return _failure(str(error))
+        return fetch_errors.failure(str(error), url, SERVER_TIMEOUT_MS / 1000)
     except OSError as error:
         return {"ok": False, "message": f"{mirror}: {error.strerror}"}
     finally:
@@ -292,6 +299,11 @@ def _callbacks(pygit2: Any) -> Any:
     folder = Path.home() / ".ssh"
     keys = [p for n in ("id_ed25519", "id_ecdsa", "id_rsa") if (p := folder / n).is_file()]
 
+    def public_half(key: Path) -> str | None:
+        # Where the file is absent libssh2 works it out; a name of no file is an error to it.
+        public = key.with_name(f"{key.name}.pub")
+        return str(public) if public.is_file() else None
+
     class Callbacks(pygit2.RemoteCallbacks):  # type: ignore[misc]
         tried = 0
 
@@ -308,9 +320,13 @@ def _callbacks(pygit2: Any) -> Any:
             if allowed & kinds.USERPASS_PLAINTEXT:
                 return self.password(urllib.parse.urlsplit(url).hostname or "")
             options = [pygit2.KeypairFromAgent(user)] if os.environ.get("SSH_AUTH_SOCK") else []
-            options += [pygit2.Keypair(user, f"{key}.pub", str(key), "") for key in keys]
+            options += [pygit2.Keypair(user, public_half(key), str(key), "") for key in keys]
             if not allowed & kinds.SSH_KEY or self.tried >= len(options):
-                raise pygit2.GitError("authentication failed: no key is accepted")
+                tried = [*(["ssh-agent"] if len(options) > len(keys) else []), *map(str, keys)]
+                said = f"tried {', '.join(tried)}" if tried else "there is none to try"
+                raise pygit2.GitError(
+                    f"authentication failed: no key is accepted for user {user} ({said})"
+                )
             self.tried += 1
             return options[self.tried - 1]
 
@@ -332,24 +348,6 @@ def _netrc(host: str) -> tuple[str, str] | None:
     except (OSError, netrc.NetrcParseError):
         return None
     return (found[0], found[2] or "") if found else None
-
-
-def _failure(message: str) -> dict[str, Any]:
-    lower = message.lower()
-    signs = (
-        "authenti",
-        "credential",
-        "401",
-        "403",
-        "certificate",
-        "host key",
-        "hostkey",
-        "known_hosts",
-    )
-    if any(sign in lower for sign in signs):
-        hint = "look at the key, the user in the URL, ~/.ssh/known_hosts; for https:// at ~/.netrc"
-        return {"ok": False, "code": "auth", "message": message, "hint": hint}
-    return {"ok": False, "code": "fetch", "message": message}
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from reconciler.core.model import Desired, Fleet, GpuInventory, Node, NodeSsh, Revision
 from reconciler.core.observed import LookError, NodeAnswer
+from reconciler.hostkeys import KnownKey
 from reconciler.nodes.credentials import Credentials
 from reconciler.nodes.endpoint import Endpoint, of_node, parse_jump
-from reconciler.nodes.hostkeys import KnownKey
 from reconciler.nodes.pool import NodePool, PoolSettings, defaults_of
 from reconciler.nodes.protocol import NodeUnseen
 from reconciler.nodes.ssh import Abort, Deadline, Dialer, where

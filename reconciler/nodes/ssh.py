@@ -21,9 +21,9 @@ from typing import Any
 import paramiko
 
 from reconciler.core.observed import LookError
+from reconciler.hostkeys import KnownHosts, KnownKey, host_name, parse_key
 from reconciler.nodes.credentials import Credentials
 from reconciler.nodes.endpoint import Endpoint
-from reconciler.nodes.hostkeys import KnownHosts, KnownKey, host_name, parse_key
 from reconciler.nodes.protocol import NodeUnseen
 from reconciler.nodes.sockets import TunedSocket, dial, wait_for
 

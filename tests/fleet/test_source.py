@@ -16,7 +16,8 @@ import pytest
 
 from reconciler.core.model import Revision
 from reconciler.errors import GitError, InvalidFleet
-from reconciler.fleet.fetcher import MAX_PACKS, AuthenticationFailed, _failure
+from reconciler.fleet.fetch_errors import failure
+from reconciler.fleet.fetcher import MAX_PACKS, AuthenticationFailed
 from reconciler.fleet.findings import as_text
 from reconciler.fleet.source import Source
 from tests.fleet.repos import BASE, CATALOG, PLACEMENTS, commit, git, write
@@ -488,7 +489,7 @@ def test_a_remote_that_is_gone_is_told_and_the_mirror_stays(
         source.fetch()
         head = source.resolve(None)
         shutil.rmtree(repo.workdir)
-        with pytest.raises(GitError, match="the last good revision stays in force"):
+        with pytest.raises(GitError, match="look at the path in the URL"):
             source.fetch()
         assert source.resolve(None) == head
         assert source.load(head).placements
@@ -533,7 +534,7 @@ def test_no_module_of_the_folder_we_stand_in_is_imported(
     ],
 )
 def test_what_a_fetch_failed_of_is_told_apart(message: str, code: str) -> None:
-    assert _failure(message)["code"] == code
+    assert failure(message, "https://forge.example/x", 20)["code"] == code
     assert issubclass(AuthenticationFailed, GitError)
 
 

@@ -29,7 +29,9 @@ def repo(tmp_path: Path) -> pygit2.Repository:
     return made
 
 
-def home(tmp_path: Path, node: LoopbackNode, *, host_key: str, key: bool = True) -> Path:
+def home(
+    tmp_path: Path, node: LoopbackNode, *, host_key: str, key: bool = True, public: bool = True
+) -> Path:
     """A HOME as a person has it: a key, and the hosts that are known."""
     ssh = tmp_path / "home" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
@@ -38,8 +40,9 @@ def home(tmp_path: Path, node: LoopbackNode, *, host_key: str, key: bool = True)
         private = ssh / "id_ed25519"
         private.write_bytes(node.identity_file.read_bytes())
         private.chmod(0o600)
-        public = node.identity_file.with_name("authorized_keys")
-        (ssh / "id_ed25519.pub").write_bytes(public.read_bytes())
+        if public:
+            own = node.identity_file.with_name("authorized_keys")
+            (ssh / "id_ed25519.pub").write_bytes(own.read_bytes())
     return ssh.parent
 
 
@@ -53,10 +56,16 @@ def fetched(node: LoopbackNode, repo: pygit2.Repository, tmp_path: Path) -> Sour
     return source
 
 
+@pytest.mark.parametrize("public", [True, False])
 def test_a_fleet_is_fetched_over_ssh_and_read(
-    node: LoopbackNode, repo: pygit2.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: LoopbackNode,
+    repo: pygit2.Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    public: bool,
 ) -> None:
-    monkeypatch.setenv("HOME", str(home(tmp_path, node, host_key=node.host_key)))
+    own = home(tmp_path, node, host_key=node.host_key, public=public)
+    monkeypatch.setenv("HOME", str(own))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     source = fetched(node, repo, tmp_path)
     assert source.load(source.resolve("main")).placements
@@ -90,4 +99,32 @@ def test_without_a_key_that_is_accepted_it_says_so(
     monkeypatch.setenv("HOME", str(home(tmp_path, node, host_key=node.host_key, key=False)))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(AuthenticationFailed, match="no key is accepted"):
+        fetched(node, repo, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["*", "elsewhere"])
+def test_a_revoked_host_key_is_refused_though_another_line_has_it(
+    node: LoopbackNode,
+    repo: pygit2.Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    own = home(tmp_path, node, host_key=node.host_key)
+    monkeypatch.setenv("HOME", str(own))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with (own / ".ssh/known_hosts").open("a") as known:
+        known.write(f"@revoked {name} {node.host_key}\n")
+    with pytest.raises(AuthenticationFailed, match=r"known_hosts:1 has SHA256:.*known_hosts:2 rev"):
+        fetched(node, repo, tmp_path)
+
+
+def test_an_authority_of_host_certificates_lets_no_host_in(
+    node: LoopbackNode, repo: pygit2.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = home(tmp_path, node, host_key=node.host_key)
+    monkeypatch.setenv("HOME", str(own))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (own / ".ssh/known_hosts").write_text(f"@cert-authority * {node.host_key}\n")
+    with pytest.raises(AuthenticationFailed, match="names an authority of host certificates"):
         fetched(node, repo, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.nodes.hostkeys import KnownHosts, fingerprint, host_name, parse_key
+from reconciler.hostkeys import KnownHosts, fingerprint, host_name, parse_key
 from reconciler.nodes.loopback import write_key
 
 

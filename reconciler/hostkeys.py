@@ -1,4 +1,4 @@
-"""Which host keys a node may show: from its document, or from known_hosts files; never learnt.
+"""Which host keys a machine may show: a document's, or those of known_hosts files; never learnt.
 
 `paramiko.HostKeys` compares each line with all before it (0.9 s at 4,000 hosts), so the files are
 read into a dict here. Only hashed names and patterns need a scan. Format: sshd(8), "SSH_KNOWN_HOSTS
@@ -88,18 +88,21 @@ class KnownHosts:
         """The file and line that revokes this key; empty: none does."""
         return self._revoked.get(encoded, "")
 
-    def why_none(self, name: str) -> str:
-        """What the files say of a host of which they have no key that counts; empty: nothing."""
-        name = name.lower()
-        said = [
+    def revoked_of(self, name: str) -> list[str]:
+        """Each line that gives `host` or `[host]:port` a key that is revoked, in words."""
+        return [
             f"{key.source} has {key.fingerprint}, which {self._revoked[key.base64]} revokes"
-            for key in self._all(name)
+            for key in self._all(name.lower())
             if key.base64 in self._revoked
         ]
+
+    def why_none(self, name: str) -> str:
+        """What the files say of a host of which they have no key that counts; empty: nothing."""
+        said = self.revoked_of(name)
         said += [
             f"{key.source} names an authority of host certificates, which are not supported"
             for names, key in self._authorities
-            if _names(names, name)
+            if _names(names, name.lower())
         ]
         return "; ".join(said)
 
