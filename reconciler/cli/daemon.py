@@ -183,7 +183,7 @@ class Telling:
         self._logger.error("a pass failed by a bug; please report it", traceback=traceback_text)
 
 
-_LOUD = frozenset({"revision.error", "lease", "hold", "endpoints"})
+_LOUD = frozenset({"revision.error", "revision.history", "lease", "hold", "endpoints"})
 
 
 def _is_loud(event: Event) -> bool:

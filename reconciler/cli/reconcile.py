@@ -248,6 +248,7 @@ def _act(
         ref=session.ref,
         worktree=worktree,
         expect=expect,
+        reviewed=reviewed,
         on_plan=None if reviewed or not text else lambda plan: show(plan_text(plan)),
         cancelled=stop.cancelled,
         abrupt=stop.abrupt,

@@ -143,6 +143,11 @@ class Source:
 
     # --- revisions ---
 
+    @property
+    def has_remote(self) -> bool:
+        """Whether `fetch` asks somebody what is newest; a path is as new as its last pull."""
+        return self._fetcher is not None
+
     def fetch(self) -> None:
         """Take what the remote has, within the deadline; nothing to do for a path. GitError."""
         if self._fetcher is not None:

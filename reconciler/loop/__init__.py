@@ -1,9 +1,9 @@
 """The loop: one pass from a git revision to a report, and the daemon that repeats it.
 
-`passes` is the line itself (`values` its arguments, `telling` its report), `head` and `revisions`
-say what it works on, `leases` who may act, `limits` what fewer rights leave of a plan, `outcome`
-what came of it; `daemon`, `trigger`, `waiting` and `sink` repeat it and tell of it. Nothing here is
-imported by what it calls.
+`passes` is the line itself (`values` its arguments, `telling` its report); `head`, `choosing` and
+`revisions` say what it works on, `trust` and `turning` what of that may be followed, `leases` who
+may act, `limits` what fewer rights leave of a plan, `outcome` what came of it; `daemon`, `trigger`,
+`waiting` and `sink` repeat it and tell of it. Nothing here is imported by what it calls.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reconciler.loop.choosing import look, work_on
 from reconciler.loop.head import Head, read_head
-from reconciler.loop.passes import look, work_on
 from reconciler.loop.seams import Edges
 from reconciler.loop.trust import Trust
 from reconciler.loop.values import Request
@@ -36,7 +36,7 @@ def foresee(edges: Edges, request: Request, given: Assumptions) -> Foreseen:
     if head.desired is None:
         return Foreseen(head, error=head.error)
     looking, observed = look(edges, request, head.desired)
-    working = work_on(edges, head, observed, looking, trust, act=False)
+    working = work_on(edges, head, observed, looking, trust, request)
     if working.desired is None or working.repairs_only:
         return Foreseen(head, error=working.error, notes=working.notes)
     if working.desired.nodes.keys() != looking.nodes.keys():

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from reconciler.core.changes import Plan, Reason
 from reconciler.core.diff import diff
-from reconciler.core.model import Desired, Revision
+from reconciler.core.model import Desired
 from reconciler.core.observed import Observed
 from reconciler.core.plan import plan
-from reconciler.errors import GitError, InvalidFleet, PlanIsStale
+from reconciler.errors import PlanIsStale
 from reconciler.loop import leases, limits, outcome, publishing, revisions
-from reconciler.loop.head import Head, git_reason, inventory, older_inventories, read_head
+from reconciler.loop.choosing import look, work_on
+from reconciler.loop.head import Head, inventory, read_head
 from reconciler.loop.seams import Edges
 from reconciler.loop.telling import idle, nothing, report
-from reconciler.loop.trust import Trust, ended
+from reconciler.loop.trust import Trust
 from reconciler.loop.values import Decision, Request, Stopwatch
 from reconciler.report.passreport import HeadError, PassReport, StepOutcome
 from reconciler.report.words import lead_words
@@ -43,7 +44,7 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
             return nothing(edges, request, head, watch)
         looking, observed = look(edges, request, looking)
         watch.lap("look")
-    working = work_on(edges, head, observed, looking, trust, act=request.act)
+    working = work_on(edges, head, observed, looking, trust, request)
     watch.lap("revision")
     if working.desired is None:
         return idle(edges, request, head, working, looking, observed, watch)
@@ -59,59 +60,6 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     return act(edges, request, head, working, decision, watch)
 
 
-def look(edges: Edges, request: Request, looking: Desired) -> tuple[Desired, Observed]:
-    """The nodes of `looking`; where none of them names a revision in force, older ones too.
-
-    A commit that takes out every node that ever led the fleet must not make it look new: what
-    those nodes run would then be neither seen nor held.
-    """
-    observed = edges.pool.look(looking, remember=request.act)
-    for older in older_inventories(edges.source, looking.revision):
-        if revisions.lease_facts(observed, looking.fleet.id).revisions:
-            break
-        nodes = {**older.nodes, **looking.nodes}
-        if older.fleet.id == looking.fleet.id and nodes.keys() != looking.nodes.keys():
-            looking = replace(looking, nodes=nodes)
-            observed = edges.pool.look(looking, remember=request.act)
-    return looking, observed
-
-
-def work_on(
-    edges: Edges, head: Head, observed: Observed, looking: Desired, trust: Trust, *, act: bool
-) -> revisions.Working:
-    """Head, or the revision in force: by what the leases of the nodes in sight say."""
-    facts, notes = trust.facts(head, revisions.lease_facts(observed, looking.fleet.id))
-    commit = (head.revision or looking.revision).commit
-
-    def history() -> list[str]:
-        return [r.commit for r in edges.source.ancestors(commit)] if commit else []
-
-    def load(name: str) -> Desired | None:
-        try:
-            return edges.source.load(Revision(name, root_commit=looking.revision.root_commit))
-        except (InvalidFleet, GitError):
-            return None
-
-    try:
-        if head.error and head.desired and facts.revisions:
-            newer = revisions.outside(facts.revisions, history())
-            if newer:
-                return revisions.outrun(head, facts, revisions.in_force(newer, ()), load)
-        force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
-        rewritten = bool(head.desired and force and commit and force != commit) and (
-            revisions.is_rewritten(force, commit, history())
-        )
-    except GitError as error:
-        # What came before head cannot be read, so nobody can tell what following it would undo.
-        head = Head(head.revision, None, HeadError(git_reason(error), str(error)))
-        force, rewritten = revisions.in_force(facts.revisions, ()), False
-    checks = trust.asked or not act
-    working = revisions.choose(
-        ended(head, force), facts, force, load, rewritten=rewritten, checks=checks
-    )
-    return replace(working, notes=(*notes, *working.notes))
-
-
 def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Decision:
     """Diff and plan; on a revision in force under a bad head, repairs only."""
     assert working.desired is not None
@@ -121,6 +69,8 @@ def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Deci
     if working.repairs_only:
         why = f"head is not in force ({working.error.reason if working.error else 'no head'})"
         planned = limits.only_repairs(planned, why, _reason(working.error))
+    elif working.turned:
+        planned = replace(planned, warnings=(working.turned.message, *planned.warnings))
     return Decision(desired, observed, judged, planned)
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import ApprovedChange, NodeAnswer, Observed
 from reconciler.loop.head import Head
-from reconciler.report.passreport import HeadError
+from reconciler.report.passreport import HeadError, HistoryTurn
 
 MAX_HISTORY = 20_000
 """Commits searched for the one in force before history counts as rewritten."""
@@ -92,6 +92,7 @@ class Working:
     """Node → commit that has its document; all of them are in `desired.departed`."""
     error: HeadError | None = None
     notes: tuple[str, ...] = ()
+    turned: HistoryTurn | None = None
 
 
 Load = Callable[[str], Desired | None]
@@ -104,7 +105,7 @@ def choose(
     force: str,
     load: Load,
     *,
-    rewritten: bool,
+    turned: HistoryTurn | None = None,
     checks: bool = True,
 ) -> Working:
     """Head if it validates and its history may be followed; else repairs on the one in force.
@@ -116,7 +117,7 @@ def choose(
     if desired is not None and not checks and _asks_for_signatures(desired, before):
         error = HeadError("SignatureInvalid", _NO_KEYS, str(desired.revision))
         return _repairs(before, facts, force, load, error)
-    if desired is not None and rewritten and desired.fleet.history == "hold":
+    if desired is not None and turned and desired.fleet.history == "hold":
         error = HeadError(
             "HistoryRewritten",
             f"{force[:10]}, the revision in force, is no longer in its history; fleet.yaml says"
@@ -127,20 +128,13 @@ def choose(
     if desired is None:
         return _repairs(before, facts, force, load, head.error)
     nodes, commits = departed(desired, before, facts.departed, load)
-    notes = (
-        (
-            f"{force[:10]}, in force before, is not in the history of"
-            f" {desired.revision.ref or 'HEAD'}: it is another branch, or was rewritten",
-        )
-        if rewritten
-        else ()
-    )
     return Working(
         replace(desired, nodes={**desired.nodes, **nodes}, departed=frozenset(nodes)),
         in_force=force,
         departed=commits,
         error=head.error,
-        notes=notes,
+        notes=(turned.message,) if turned else (),
+        turned=turned,
     )
 
 

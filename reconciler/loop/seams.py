@@ -18,6 +18,10 @@ from reconciler.report.passreport import EndpointsStatus
 class SourceLike(Protocol):
     """The fleet repo (`reconciler/fleet/source.py`)."""
 
+    @property
+    def has_remote(self) -> bool:
+        """Whether `fetch` asks somebody what is newest; a path is as new as its last pull."""
+
     def fetch(self) -> None:
         """Bring the mirror up to date; nothing to do for a path. GitError."""
 

@@ -40,6 +40,7 @@ def report(
         ),
         working_on=decision.desired.revision,
         head_error=working.error,
+        turned=working.turned,
         plan=decision.plan,
         placements=placement_statuses(
             decision.desired,

@@ -33,6 +33,8 @@ class Request:
     """False: the line ends with the plan."""
     expect: str = ""
     """Digest of the plan that was reviewed, or its beginning; another one is stale."""
+    reviewed: bool = False
+    """A person has seen the plan of this revision, and what it takes back."""
     keep: Book | None = None
     """The daemon and --wait: where the leases are kept for the next pass; None: given back."""
     applied: str = ""

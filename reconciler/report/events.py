@@ -77,6 +77,11 @@ def _revision_events(old: PassReport, new: PassReport) -> Iterator[Event]:
         was, now = getattr(old.revisions, name), getattr(new.revisions, name)
         if was != now and now:
             yield Event(f"revision.{name}", new.revisions.ref or "HEAD", was, now, new.revisions)
+    turned = new.turned
+    if turned and turned != old.turned:
+        ref = new.revisions.ref or "HEAD"
+        told = (turned.message,)
+        yield Event("revision.history", ref, turned.before, turned.after, new.revisions, told)
     if _error_text(old.head_error) != _error_text(new.head_error):
         error = new.head_error
         causes = (error.message, *(str(f) for f in error.findings)) if error else ()

@@ -157,6 +157,20 @@ class HeadError:
 
 
 @dataclass(frozen=True)
+class HistoryTurn:
+    """Head is no successor of the revision in force: main was reset, or it is another branch."""
+
+    before: str
+    """The commit in force."""
+    after: str
+    """Head."""
+    message: str
+    """For people: what it takes back."""
+    known: bool = True
+    """Whether the repository has `before` at all."""
+
+
+@dataclass(frozen=True)
 class StepOutcome:
     """What became of one step on one node."""
 
@@ -226,6 +240,8 @@ class PassReport:
     working_on: Revision | None = None
     """The revision that the plan was made for: head, or the one in force where head is bad."""
     head_error: HeadError | None = None
+    turned: HistoryTurn | None = None
+    """None: head is what is in force, or goes on from it."""
     plan: Plan | None = None
     """None where there was nothing to plan with."""
     placements: tuple[PlacementStatus, ...] = ()

@@ -18,6 +18,7 @@ def report_json(report: PassReport) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "unsettled": cleaned(report.unsettled),
         **({"endpoints": cleaned(to_json(report.endpoints))} if report.endpoints else {}),
+        **({"history": cleaned(to_json(report.turned))} if report.turned else {}),
         "plan": plan,
         "steps": cleaned([to_json(step) for step in report.steps]),
         "durations_s": dict(report.durations_s),

@@ -97,6 +97,7 @@ class FakeSource:
     gone: dict[str, Desired] = field(default_factory=dict)
     """Commits that are no longer in the branch's history but still load."""
     fetch_error: GitError | None = None
+    has_remote: bool = True
     no_head: bool = False
     """The branch is gone."""
     in_force: list[Revision] = field(default_factory=list)
@@ -145,6 +146,11 @@ class FakeSource:
 
     def ancestors(self, commit: str) -> Iterator[Revision]:
         names = [commit_id(name) for name, _ in self.history]
+        if commit not in names and commit in self.gone:
+            yield Revision(commit, root_commit=ROOT)
+            return
+        if commit not in names:
+            raise GitError(commit, "no such commit")
         for found in reversed(names[: names.index(commit) + 1]):
             yield Revision(found, root_commit=ROOT)
 

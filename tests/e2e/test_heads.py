@@ -121,3 +121,49 @@ def test_a_mirror_that_is_damaged_is_made_anew_by_the_next_pass(world: World) ->
         half = len(old) // 2
         pack.write_bytes(old[:half] + bytes(len(old) - half - 20) + old[-20:])
     world.reconcile("--repo", url, code=0)
+
+
+def test_a_clone_that_is_behind_rolls_nothing_back_until_its_plan_was_reviewed(
+    world: World,
+) -> None:
+    world.placement(replicas=2)
+    world.commit("one")
+    clone = world.folder / "clone"
+    subprocess.run(["git", "clone", "-q", str(world.repo), str(clone)], check=True)
+    world.placement(replicas=3)
+    newest = world.commit("two")
+    world.converge()
+
+    stale = ("--repo", str(clone))
+    ran = world.reconcile(*stale, code=1)
+    assert "HistoryRewritten" in ran.err
+    assert f"{newest[:10]}, the revision in force, is not in this repository" in ran.err
+    assert "git pull" in ran.err
+    assert len(world.ready()) == 3
+    plan = world.plan(*stale)
+    assert newest[:10] in plan["warnings"][0]
+    subprocess.run(["git", "-C", str(clone), "pull", "-q"], check=True)
+    world.reconcile(*stale, code=0)
+
+    subprocess.run(["git", "-C", str(clone), "checkout", "-q", "HEAD~1"], check=True)
+    ran = world.reconcile(*stale, "--wait", "--timeout", "60", code=0)
+    assert f"is older than {newest[:10]}, the revision in force: it takes back 1 commit" in ran.out
+    assert len(world.ready()) == 2, "a commit that was chosen is obeyed"
+
+
+def test_what_somebody_tried_from_a_branch_is_taken_back_by_the_daemon_with_old_and_new(
+    world: World,
+) -> None:
+    world.placement(replicas=2)
+    first = world.commit("one")
+    url, told = remote(world), world.folder / "events.jsonl"
+    world.git("switch", "-q", "-c", "try")
+    world.placement(replicas=3)
+    tried = world.commit("a try")
+    world.converge()
+    with world.daemon("--repo", url, "--ref", "main", "--events", str(told)):
+        until("main is followed", lambda: world.commit_in_force() == first, 60)
+        found = [e for e in events(told) if e["kind"] == "revision.history"]
+        assert [(e["before"], e["after"]) for e in found] == [(tried, first)]
+        until("2 ready", lambda: len(world.ready()) == 2, 60)
+    assert "revision.history" in world.daemon_log
