@@ -42,8 +42,8 @@ fuzz: $(STAMP)  ## FUZZ_S=60 seconds of coverage-guided fuzzing of the fleet rep
 	$(BIN)/pip install --quiet --require-hashes --no-deps --upgrade --target .cache/fuzz/lib --requirement tests/fleet/requirements-fuzz.txt
 	PYTHONPATH=.cache/fuzz/lib nice -n 19 $(BIN)/python -m tests.fleet.fuzz_atheris .cache/fuzz/corpus -max_total_time=$(FUZZ_S) -artifact_prefix=.cache/fuzz/
 
-test-gpu: $(STAMP)  ## what observe says of GPUs, against a real NVIDIA driver; skipped by name without one
-	$(BIN)/python -m pytest tests/agent/test_real_gpus.py -rs -p no:cacheprovider $(PYTEST_ARGS)
+test-gpu:  ## what observe says of GPUs, against a real NVIDIA driver; skipped by name without one; fetches nothing
+	VENV=$(VENV) PYTHON=$(PYTHON) tools/test-gpu $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## the fleet repo and the node edge against their goals, beside the peers that are installed
 	$(BIN)/python tools/bench_fleet.py

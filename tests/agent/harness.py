@@ -304,6 +304,14 @@ def ports() -> Iterator[int]:
     return PORTS
 
 
+def on_gpu(spec: Json, *uuids: str) -> Json:
+    """The spec with these GPUs, by NVML; the command is told their indices."""
+    spec["gpu_source"] = "nvml"
+    spec["places"][0]["gpus"] = list(uuids)
+    spec["commands"][-1]["gpu_env"] = ["CUDA_VISIBLE_DEVICES"]
+    return spec
+
+
 class Specs:
     """Makes spec.json contents for one node."""
 

@@ -13,20 +13,24 @@ import pytest
 
 from reconciler.core.codec import from_json
 from reconciler.core.observed import GpusPart, NodeAnswer
-from tests.agent.harness import Json, Node, Refused, Specs, gone, poll
+from tests.agent import real_gpus
+from tests.agent.harness import Node, Refused, Specs, gone, on_gpu, poll
 
 UUIDS = [f"GPU-0000000{n}-1111-2222-3333-444444444444" for n in range(8)]
+
+
+def built(source: str, target: Path) -> Path:
+    """A stand-in library of the driver."""
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    path = str(Path(__file__).parent / source)
+    subprocess.run(["gcc", *flags, "-o", str(target), path, "-ldl"], check=True)
+    return target
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in `libnvidia-ml.so.1`."""
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).parent / "nvml" / "nvml.c"
-    target = folder / "libnvidia-ml.so.1"
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, "-o", str(target), str(source), "-ldl"], check=True)
-    return target
+    return built("nvml/nvml.c", tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1")
 
 
 FELL = "GPU has fallen off the bus"
@@ -84,14 +88,6 @@ def gpus(make_node: Callable[[], Node], library: Path) -> GpuNode:
     return GpuNode(make_node(), library)
 
 
-def on_gpu(spec: Json, *uuids: str) -> Json:
-    """The spec with these GPUs, by NVML; the command is told their indices."""
-    spec["gpu_source"] = "nvml"
-    spec["places"][0]["gpus"] = list(uuids)
-    spec["commands"][-1]["gpu_env"] = ["CUDA_VISIBLE_DEVICES"]
-    return spec
-
-
 def test_a_node_without_a_driver_has_no_gpus_and_no_error(node: Node) -> None:
     part = from_json(NodeAnswer, node.ask("observe")).gpus
     assert part == GpusPart()
@@ -110,6 +106,24 @@ def test_eight_gpus_are_seen(gpus: GpuNode) -> None:
         0,
         "",
     )
+
+
+@pytest.mark.parametrize("check", real_gpus.TOLD, ids=lambda check: check.__name__)
+def test_what_a_real_driver_is_held_to_holds_for_the_stand_in(
+    gpus: GpuNode, check: Callable[[Node], str]
+) -> None:
+    gpus.logs("a line of another device")
+    needs_more = {real_gpus.nvidia_smi_says_the_same, real_gpus.the_numa_node_is_the_kernels}
+    needs_more.add(real_gpus.gpus_of_one_group_are_linked_each_with_each)
+    assert (check(gpus.node) == "") == (check not in needs_more)
+
+
+@pytest.mark.parametrize("check", real_gpus.GIVEN, ids=lambda check: check.__name__)
+def test_gpus_are_given_by_the_stand_in_as_by_a_real_driver(
+    gpus: GpuNode, check: Callable[[Node], str]
+) -> None:
+    built("cuda/cuda.c", gpus.file.with_name("libcuda.so.1"))
+    assert check(gpus.node) == ""
 
 
 def test_a_strangers_process_is_told_with_user_and_memory(gpus: GpuNode) -> None:

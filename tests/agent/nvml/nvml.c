@@ -4,6 +4,7 @@
  * state is ok, ecc (two uncorrected errors), pending (a row and a page to be given up), reset and
  * reboot (the driver asks for one; the branches before 565 do not say), lost (known by its handle, lost when
  * asked), fallen (no handle at all), gone (not listed) or hangs.
+ * A process that has ended is not shown, nor is the memory that it had.
  * The file `links` beside it, where there is one: for each GPU the number of its NVLink group, or `-`
  * (PCIe only), or the one word `old` (a driver that does not know the question). Without it all are
  * linked, as on one NVSwitch.
@@ -47,6 +48,13 @@ static FILE *beside(const char *name)
     return fopen(path, "r");
 }
 
+static int alive(int pid)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    return access(path, F_OK) == 0;
+}
+
 static int load(void)
 {
     char pids[256];
@@ -60,9 +68,13 @@ static int load(void)
         memset(gpu, 0, sizeof *gpu);
         if (fscanf(file, "%79s %15s %255s %u", gpu->uuid, gpu->state, pids, &gpu->used_mib) != 4)
             break;
+        unsigned named = 0;
         for (char *part = strtok(pids, ","); part && gpu->count < MAX_PIDS; part = strtok(NULL, ","))
-            if (atoi(part) > 0)
+            if (atoi(part) > 0 && ++named && alive(atoi(part)))
                 gpu->pids[gpu->count++] = (unsigned)atoi(part);
+        /* The driver gives memory back when the last process has ended. */
+        if (named && !gpu->count)
+            gpu->used_mib = 0;
         gpu->bus = ++line;
         if (strcmp(gpu->state, "gone") != 0)
             count++;
