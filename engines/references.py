@@ -42,6 +42,8 @@ NAMES: Mapping[str, str] = {
     "fabric.address": "this node's address on the fabric",
     "fabric.adapters": "names of the fabric's adapters, with commas",
     "fabric.adapter_ports": "the same as `mlx5_0:1,mlx5_1:1`",
+    "fabric.adapter_pes": "the same with the number of GPUs that share each, `mlx5_0:1:2`: "
+    "NVSHMEM_HCA_PE_MAPPING",
     "fabric.gid_index": "GID index of a RoCE fabric",
     "members.addresses": "addresses of all ranks in order, with commas",
 }
@@ -125,6 +127,7 @@ def _values(request: LaunchRequest, rank: int) -> dict[str, str]:
         "fabric.address": fabric.address,
         "fabric.adapters": ",".join(a.name for a in fabric.adapters),
         "fabric.adapter_ports": ",".join(f"{a.name}:{a.port}" for a in fabric.adapters),
+        "fabric.adapter_pes": _adapter_pes(fabric, len(own.gpus)),
         "fabric.gid_index": "" if gid is None else str(gid),
         "members.addresses": ",".join(host.address for host in request.hosts),
     }
@@ -136,6 +139,14 @@ def _values(request: LaunchRequest, rank: int) -> dict[str, str]:
         ends = (host.http if name == "http" else host.address for host in request.hosts)
         values[f"members.{name}"] = ",".join(addresses.host_port(end, port) for end in ends)
     return values
+
+
+def _adapter_pes(fabric: Fabric, gpus: int) -> str:
+    """Empty where the GPUs cannot be shared out evenly: NVSHMEM would leave some without."""
+    if not fabric.adapters or not gpus or gpus % len(fabric.adapters):
+        return ""
+    share = gpus // len(fabric.adapters)
+    return ",".join(f"{a.name}:{a.port}:{share}" for a in fabric.adapters)
 
 
 def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reconciler.core.changes import Reason
 from reconciler.core.secrets import looks_secret
 from reconciler.fleet import schemas
+from reconciler.fleet.elsewhere import instead
 from reconciler.fleet.findings import Finding, dotted, listed, nearest, quoted
 from reconciler.fleet.strictyaml import KEY, Document, Odd, Path
 
@@ -107,6 +108,9 @@ def _told(
             document.file, line, column, shown, subject, message, hint, Reason.SCHEMA_FAILED
         )
 
+    def said(name: str) -> str:
+        return instead(kind, path, name, document.data)
+
     value: Any = error.instance
     limit: Any = error.validator_value
     node: Any = error.schema
@@ -118,7 +122,7 @@ def _told(
             return [at(f"'{missing}' is missing", near or _describe(node["properties"][missing]))]
         case "additionalProperties":
             return [
-                at(*_unknown(name, node, path), (*path, name), key=True)
+                at(*_unknown(name, node, path, said(name)), (*path, name), key=True)
                 for name in value
                 if name not in node["properties"] and not _is_note(name, node)
             ]
@@ -169,10 +173,9 @@ def _misspelt(missing: str, value: Mapping[str, Any], node: Mapping[str, Any]) -
     return near.replace("did you mean", "is it").replace("?", " that is meant?") if near else ""
 
 
-def _unknown(name: str, node: Mapping[str, Any], path: Path) -> tuple[str, str]:
+def _unknown(name: str, node: Mapping[str, Any], path: Path, special: str) -> tuple[str, str]:
     known = list(node["properties"])
     message = f"unknown field {quoted(name)}"
-    special = _SAY_INSTEAD.get(name) if not path else None
     if special:
         return message, special
     if path == ("gpus",) and name == "declared":
@@ -180,28 +183,6 @@ def _unknown(name: str, node: Mapping[str, Any], path: Path) -> tuple[str, str]:
     if name.startswith("."):
         return message, f"a place for anchors is named x-…: write 'x-{name[1:]}'"
     return message, nearest(name, known) or f"fields here are {listed(known, 40)}"
-
-
-_SAY_INSTEAD = {
-    "tp": "write it under parallel: 'parallel: {tp: …}'",
-    "pp": "write it under parallel: 'parallel: {pp: …}'",
-    "dp": "write it under parallel: 'parallel: {dp: …}'",
-    "ep": "write it under parallel: 'parallel: {ep: true}'",
-    "image": "write it under runtime: 'runtime: {kind: container, image: …}'",
-    "docker_image": "write it under runtime: 'runtime: {kind: container, image: …}'",
-    "roles": "each role is a profile and a placement of its own; labels tie them together",
-    "gpus": "gpus_per_node says how many",
-    "gpu": "GPUs of a replica are chosen by the reconciler: gpus_per_node says how many",
-    "gpu_indices": "GPUs of a replica are chosen by the reconciler: gpus_per_node says how many",
-    "port": "ports are given by the reconciler from the fleet's range: '$(port.http)' refers to it",
-    "cmd": "engine 'command' takes a list under 'command'; other engines take 'args'",
-    "mig": "MIG instances are not placed yet: list whole GPUs",
-    "mig_profile": "MIG instances are not placed yet: list whole GPUs",
-    "gpu_share": "sharing a GPU between replicas is not possible yet: give each its own",
-    "gpu_fraction": "sharing a GPU between replicas is not possible yet: give each its own",
-    "password": "passwords are not used: log in with a key, or write a user who may",
-}
-"""Words that people bring from elsewhere, and what is written here instead."""
 
 
 def _pattern_hint(node: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engines import references
 from engines.base import (
+    Adapter,
     EngineProfile,
     Fabric,
     Gpu,
@@ -72,6 +73,14 @@ def test_a_reference_has_this_ranks_value(text: str, rank: int, expected: str) -
     assert references.references(request(), rank).expand(text) == expected
 
 
+def test_gpus_that_adapters_cannot_share_evenly_have_no_mapping() -> None:
+    fabric = Fabric("x", "ib", (Adapter("mlx5_0"), Adapter("mlx5_1", 2)))
+    for gpus, expected in ((4, "mlx5_0:1:2,mlx5_1:2:2"), (3, "")):
+        host = Host("gpu-a", "10.0.0.1", (Gpu("GPU-1"),) * gpus, fabric=fabric)
+        refs = references.references(replace(request(), hosts=(host, host)), 0)
+        assert refs.values["fabric.adapter_pes"] == expected
+
+
 @given(st.text().filter(lambda text: "$(" not in text))
 def test_text_without_a_reference_is_untouched(text: str) -> None:
     assert references.references(request(), 0).expand(text) == text
@@ -123,15 +132,12 @@ def test_every_documented_reference_has_a_value_on_a_whole_node() -> None:
         interface="eno1",
         model_path="/m",
         launch_dir="/l",
-        fabric=Fabric("f", "roce", (), 3, "eno2", "10.1.0.1"),
+        fabric=Fabric("f", "roce", (Adapter("mlx5_0"),), 3, "eno2", "10.1.0.1"),
     )
     profile = EngineProfile("p", "command", served_names=("m",))
     refs = references.references(LaunchRequest("x", "x-0", profile, (whole,), {"http": 1}), 0)
     assert set(references.NAMES) <= set(refs.values)
-    assert {name for name in references.NAMES if not refs.values[name]} == {
-        "fabric.adapters",
-        "fabric.adapter_ports",
-    }
+    assert [name for name in references.NAMES if not refs.values[name]] == []
 
 
 SECRETS = EngineProfile(

@@ -145,6 +145,9 @@ def test_leader_and_worker_differ_in_their_environment() -> None:
     assert after(serve(leader), "--disaggregation-ib-device") == adapters
     assert env(leader)["UCX_NET_DEVICES"].startswith("mlx5_bond_0:1,mlx5_bond_1:1")
     assert env(leader)["NCCL_IB_HCA"].startswith("=mlx5_bond_0:1")
+    mapping = env(leader)["NVSHMEM_HCA_PE_MAPPING"]
+    assert mapping == ",".join(f"mlx5_bond_{n}:1:2" for n in range(4)), "two GPUs an adapter"
+    assert "NVSHMEM_HCA_LIST" not in env(leader), "it would override the mapping"
 
 
 def test_repeated_flags_keep_their_order_and_every_character() -> None:
