@@ -26,6 +26,7 @@ def check(repo: Repo) -> Iterator[Finding]:
     yield from _served_twice(repo)
     for kind, document in repo.misfits:
         yield from _misfit(repo, kind, document)
+    yield from _twice(repo)
 
 
 _REFERENCES = (
@@ -42,6 +43,21 @@ def _misfit(repo: Repo, kind: str, document: Document) -> Iterator[Finding]:
         if kind == owner and isinstance(name, str) and name and len(name) <= MAX_VALUE:
             entry = Entry(kind, safe_name(document.data.get("name")), document, None)
             yield from _named(repo, entry, (key,), target, name)
+
+
+def _twice(repo: Repo) -> Iterator[Finding]:
+    """Names of documents that do not fit which another document has too: mended, they would be
+    refused for it. Those that fit are told apart when they are read."""
+    first: dict[tuple[str, str], Entry] = {}
+    for kind, document in repo.misfits:
+        name = safe_name(document.data.get("name"))
+        if not name or kind == "Fleet":
+            continue
+        entry = Entry(kind, name, document, None)
+        known = repo.of(kind).get(name) or first.setdefault((kind, name), entry)
+        if known is not entry:
+            message = f"the name is defined twice: here and at {known.where}"
+            yield repo.finding(entry, ("name",), message, "rename or remove one of them")
 
 
 def _placement(repo: Repo, entry: Entry, pools: Mapping[str, bool]) -> Iterator[Finding]:
