@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from reconciler.core import model
 from reconciler.core.codec import to_json
@@ -264,6 +265,25 @@ def test_an_editor_accepts_the_example_and_refuses_a_typo(tmp_path: Path) -> Non
     done = _check_jsonschema("--schemafile", schema, bad)
     assert done.returncode == 1
     assert "replica" in done.stdout
+
+
+def test_an_editor_accepts_every_document_of_the_example_and_of_the_recipes(tmp_path: Path) -> None:
+    """By a validator that is not ours: what we take must not be underlined in red."""
+    top = Path(__file__).resolve().parents[2]
+    folders = [top / "fleet-repo-example", *sorted((top / "tests/fleet/recipes").glob("*/"))]
+    wanted = [p for f in folders for p in sorted(f.rglob("*.yaml")) if _is_of_a_fleet(p, f)]
+    documents = [d for path in wanted for d in yaml.safe_load_all(path.read_text()) if d]
+    for number, document in enumerate(documents):
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    assert len(documents) > 200
+    schema = schemas.FOLDER / "document.v1.json"
+    done = _check_jsonschema("--schemafile", schema, *sorted(tmp_path.glob("*.json")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _is_of_a_fleet(path: Path, folder: Path) -> bool:
+    inside = path.relative_to(folder).parts
+    return len(inside) == 1 or inside[0] in ("nodes", "catalog", "placements")
 
 
 def test_the_enum_of_state_and_the_registry_are_no_second_list_of_engines() -> None:
