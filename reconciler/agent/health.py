@@ -11,7 +11,7 @@ import errno
 import json
 import select
 import socket
-from typing import Callable, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from . import netlink, procs
 from .spec import HealthCheck
@@ -37,18 +37,32 @@ class Reply(NamedTuple):
     error: str
 
 
+_RESOLVED: Dict[Tuple[str, int], Any] = {}
+"""Addresses of names, for as long as they accept connections: a name server that hangs or is down
+must neither stop a supervisor's loop nor make a shard that serves unhealthy."""
+
+
+def _resolve(host: str, port: int) -> Any:
+    """The first address, as getaddrinfo gives it. OSError."""
+    if (host, port) not in _RESOLVED:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        _RESOLVED[(host, port)] = found[0]
+    return _RESOLVED[(host, port)]
+
+
 class Exchange:
     """One GET over a socket that never blocks; `step` whenever the socket is ready."""
 
     def __init__(self, host: str, port: int, path: str) -> None:
         self.reply: Optional[Reply] = None
+        self._asked = (host, port)
         self._data = b""
         literal = "[%s]" % host if ":" in host else host
         head = "GET %s HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\nAccept: */*\r\n\r\n"
         self._unsent = (head % (path, literal, port)).encode("ascii")
         self._socket: Optional[socket.socket] = None
         try:
-            family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            family, _, _, _, target = _resolve(host, port)
             self.address = str(target[0])
             self._socket = socket.socket(family, socket.SOCK_STREAM)
             self._socket.setblocking(False)
@@ -57,6 +71,7 @@ class Exchange:
             self._end(Reply(0, b"", str(error)))
             return
         if code not in (0, errno.EINPROGRESS):
+            _RESOLVED.pop((host, port), None)
             self._end(Reply(0, b"", _words(code)))
 
     @property
@@ -72,6 +87,7 @@ class Exchange:
         try:
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
+                _RESOLVED.pop(self._asked, None)
                 self._end(Reply(0, b"", _words(code)))
             elif self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from typing import List, Optional, Tuple
 
 from . import store
@@ -19,19 +20,35 @@ MAX_LINE = 4096
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}\Z")
 
 
-def bound(path: str, limit: int = MAX_BYTES) -> bool:
+def bound(path: str, limit: int = MAX_BYTES, *, keep: bool = True) -> bool:
     """Copy the log to `.1` and truncate it once it is larger than `limit`; whether it was done.
 
     What is written between copy and truncation is lost: a few lines, once every 16 MiB. Where the
-    copy does not fit on the disk the log is truncated all the same: the disk comes first.
+    copy does not fit on the disk the log is truncated all the same: the disk comes first. Without
+    `keep` nothing is copied: whoever fills a log in a second says the same again and again.
     """
     try:
         if os.stat(path).st_size <= limit:
             return False
         try:
-            _copy_end(path, path + ".1", limit)
+            if keep:
+                _copy_end(path, path + ".1", limit)
         except OSError:
             pass
+        os.truncate(path, 0)
+    except OSError:
+        return False
+    return True
+
+
+def bound_removed(pid: int, limit: int = MAX_BYTES) -> bool:
+    """As `bound`, of a log that was removed while `pid` writes on to it: it has no name any more,
+    and fills the disk all the same."""
+    path = "/proc/%d/fd/1" % pid
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_size <= limit:
+            return False
         os.truncate(path, 0)
     except OSError:
         return False

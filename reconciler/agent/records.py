@@ -111,7 +111,7 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
         status, status_error = {}, ""
     boots = [b for b in (status.get("boot_id"), record.get("boot_id") if record else "") if b]
     same_boot = all(b == node.identity.boot_id for b in boots)
-    supervised = locks.is_held(os.path.join(folder, "lock"))
+    supervised = locks.is_held(os.path.join(folder, "lock")) or _has_supervisor(status, same_boot)
     pids = set(marked.get(name, ()))
     if same_boot and not (status.get("phase") == ENDED and not supervised):
         pids.update(p.pid for p in living_processes(status))
@@ -134,6 +134,14 @@ def see(node: Node, cache: store.Cache, name: str, marked: Dict[str, List[int]])
         pids=tuple(sorted(pids)),
         same_boot=same_boot,
     )
+
+
+def _has_supervisor(status: Json, same_boot: bool) -> bool:
+    """Whether the supervisor that the status names lives, also where its lock was removed: a
+    second one would take the shard from it."""
+    named = procs.Process.from_json(status.get("supervisor"))
+    living = named is not None and procs.is_same(named.pid, named.start_time)
+    return living and same_boot and status.get("phase") != ENDED
 
 
 ANOTHERS = "is of launch "

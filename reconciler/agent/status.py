@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional
 
-from . import heartbeat, procs, store
+from . import heartbeat, locks, procs, store
 from .node import FORMAT, boottime
 from .procs import Process
 from .shm import Segment
@@ -107,7 +107,7 @@ class Status:
         # When it was last asked is the heartbeat's business; its wording alone is worth no write.
         stable = {**record, "health": {**record["health"], "last_boottime": None, "detail": ""}}
         compared = store.seal(stable)
-        if compared == self._saved:
+        if compared == self._saved and os.path.exists(self._path):
             return True
         try:
             store.write(self._path, record)
@@ -115,6 +115,24 @@ class Status:
             return False
         self._saved = compared
         return True
+
+    def keep_lock(self, path: str) -> None:
+        """A lock file that somebody removed is made again: without it nobody sees that we live."""
+        try:
+            there, ours = os.stat(path), os.fstat(self._lock_fd)
+            if os.path.samestat(there, ours):
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        try:
+            fd = locks.try_lock(path)
+        except OSError:
+            return
+        if fd is not None:
+            # The one before stays open: whoever still waits for it must not get it.
+            self._lock_fd = fd
 
     # --- What probes say ----------------------------------------------------------------------
 

@@ -41,7 +41,10 @@ from .wire import Json
 TURN_S = 1.0
 """The longest pause: an intent that nobody announced is seen within it."""
 
-LOG_CHECK_S = 5.0
+LOG_CHECK_S = 1.0
+FLOOD_CHECK_S = 0.1
+"""After a log had to be cut: an engine can write half a gigabyte in a second."""
+
 STRAYS_S = 30.0
 SEGMENTS_S = 1.0
 OOM_SCORE = -900
@@ -150,6 +153,7 @@ class Supervisor:
         self._next_probe = 0.0
         self._owner_checked = float("-inf")
         self._next_log_check = 0.0
+        self._flooded = False
         self._next_strays = boottime() + STRAYS_S
         self._next_segments = 0.0
         self.segments = shm.Segments(_written_ns(folder), status.segments)
@@ -219,7 +223,7 @@ class Supervisor:
         now = boottime()
         if self.ending is not None:
             return self.ending.pause()
-        pauses = [TURN_S]
+        pauses = [FLOOD_CHECK_S if self._flooded else TURN_S]
         if self.running is not None:
             pauses.append(self.running.pause(now))
             asked = self.spec is not None and self.spec.health is not None
@@ -320,16 +324,26 @@ class Supervisor:
             self._next_segments = now + SEGMENTS_S
             self.segments.look(self._own_pids, now)
             self.status.segments = sorted(self.segments.known)
+        self.status.keep_lock(os.path.join(self.folder, "lock"))
         if now >= self._next_log_check and self.spec is not None:
-            self._next_log_check = now + LOG_CHECK_S
-            for name in [c.name for c in self.spec.commands] + ["supervisor"]:
-                logs.bound(os.path.join(self.folder, name + ".log"))
+            self._flooded = self._bound_logs(keep=not self._flooded)
+            self._next_log_check = now + (FLOOD_CHECK_S if self._flooded else LOG_CHECK_S)
         if now >= self._next_strays and self.ending is None:
             self._next_strays = now + STRAYS_S
             if not self.status.cgroup:
                 mains = {p.pid for p in self.status.processes.values()}
                 unmarked = self.tree.unmarked(self.tree.members())
                 self.status.strays = [p for p in unmarked if p.pid not in mains]
+
+    def _bound_logs(self, *, keep: bool) -> bool:
+        """Whether one was too long."""
+        assert self.spec is not None
+        cut = False
+        for name in [c.name for c in self.spec.commands] + ["supervisor"]:
+            cut |= logs.bound(os.path.join(self.folder, name + ".log"), keep=keep)
+        for process in self.status.processes.values():
+            cut |= logs.bound_removed(process.pid)
+        return cut
 
     def _finish(self) -> None:
         """Write the end, for as long as it makes sense to try."""
