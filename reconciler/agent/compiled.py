@@ -2,7 +2,8 @@
 
 A zip application cannot keep compiled code, and to compile 8,000 lines at each start costs more
 than all else that a start does. The copy's name ends in its own content hash, so that the
-bootstrap can check it like the original. Losing it is safe: it is only slower.
+bootstrap can check it like the original. Losing it is safe: it is only slower. The sources are
+in it too: should the node's Python be upgraded under a session, what that starts compiles them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ def make(agent: str) -> str:
     data = io.BytesIO()
     with zipfile.ZipFile(agent) as source, zipfile.ZipFile(data, "w") as target:
         for name in sorted(source.namelist()):
-            code = compile(source.read(name), "%s/%s" % (agent, name), "exec", dont_inherit=True)
+            text = source.read(name)
+            code = compile(text, "%s/%s" % (agent, name), "exec", dont_inherit=True)
             # Flag 1: a pyc that is told apart by hash and is not checked against a source.
             header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
-            info = zipfile.ZipInfo(name + "c", (1980, 1, 1, 0, 0, 0))
-            target.writestr(info, header + marshal.dumps(code))
+            for kind, content in (("c", header + marshal.dumps(code)), ("", text)):
+                info = zipfile.ZipInfo(name + kind, (1980, 1, 1, 0, 0, 0))
+                target.writestr(info, content)
     packed = data.getvalue()
     name = "%s.%s-%x.%s.pyz" % (
         os.path.basename(agent)[: -len(".pyz")],

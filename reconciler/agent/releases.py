@@ -17,7 +17,7 @@ from typing import Dict, List, NamedTuple, Tuple
 from . import procs, store
 
 KEPT = 8
-"""Others that are kept at most unless they are in use: about a megabyte and a half each."""
+"""Others that are kept at most unless they are in use: about two megabytes each."""
 
 UNUSED_S = 7 * 24 * 3600.0
 """A release that no session has used for so long goes. By the wall clock, which may jump: then a

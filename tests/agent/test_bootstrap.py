@@ -79,6 +79,26 @@ def test_a_damaged_compiled_copy_is_not_used(node: Node) -> None:
     assert node.ask("hello")["machine_id"] == node.machine_id
 
 
+def test_the_compiled_copy_is_run_and_works_under_another_python_too(node: Node) -> None:
+    node.ask("hello")
+    node.reconnect()
+    node.ask("observe")
+    (copy,) = (path for path in (node.root / "agent").iterdir() if "cpython" in path.name)
+    lines = subprocess.run(
+        ["ps", "-ewwo", "args"], capture_output=True, text=True, check=True
+    ).stdout
+    own = [line for line in lines.splitlines() if str(node.root) in line]
+    assert sorted(line.partition(str(copy))[2] for line in own) == [" probe nvml", " probe system"]
+    other = node.folder / "other.pyz"
+    with zipfile.ZipFile(copy) as known, zipfile.ZipFile(other, "w") as made:
+        for name in known.namelist():
+            content = known.read(name)
+            made.writestr(name, b"\0\0\r\n" + content[4:] if name.endswith("c") else content)
+    command = [sys.executable, "-I", str(other), "version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == reconciler.agent.VERSION
+
+
 def test_what_arrives_damaged_is_never_run(node: Node) -> None:
     process = subprocess.Popen(
         [sys.executable, "-ISm", "code"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.core.codec import from_json
+from reconciler.core.codec import from_json, to_json
 from reconciler.core.observed import GpusPart, NodeAnswer
 from tests.agent import real_gpus
 from tests.agent.harness import Node, Refused, Specs, gone, on_gpu, poll
@@ -97,6 +97,7 @@ def test_eight_gpus_are_seen(gpus: GpuNode) -> None:
     part = gpus.look()
     assert part.error == ""
     assert (part.driver, part.cuda) == ("570.00", "12.8")
+    assert from_json(GpusPart, to_json(part)) == part
     assert [gpu.uuid for gpu in part.items] == UUIDS
     assert [gpu.index for gpu in part.items] == list(range(8))
     first = part.items[0]

@@ -86,6 +86,8 @@ def test_what_the_catalog_answers_with_a_reset_takes_the_gpu_out(code: int, line
         "4,1,1,-;NVRM: Xid (PCI:0000:91:00): 45, pid=77, name=python3, Ch 00000010",
         # A process wrote it: its facility is not the kernel's.
         "12,1,1,-;NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus.",
+        # Words of a process in a line of the kernel's.
+        '4,1,1,-;audit: comm="NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus."',
         # A switch's, of no GPU.
         "3,1,1,-;nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 28 LTSSM Fault Up",
         " SUBSYSTEM=pci",
@@ -106,6 +108,9 @@ def test_every_spelling_of_an_address_is_one_gpu() -> None:
     short = "4,1,1,-;NVRM: Xid (0000:91:00): 79, GPU has fallen off the bus."
     partition = "4,1,1,-;NVRM: Xid (PCI:0000:91:00 GPU-I:01): 95, pid=1, Uncontained"
     assert [f["code"] for f in read(short, partition).told()[BUS]] == [79, 95]
+    # A kernel that names the caller of each line (CONFIG_PRINTK_CALLER).
+    called = "4,1,1,-,caller=T4242;NVRM: Xid (PCI:0000:91:00): 64, pid=1, No spare rows; gone"
+    assert [f["text"] for f in read(called).told()[BUS]] == ["No spare rows; gone"]
 
 
 def test_a_fault_that_repeats_is_one_with_its_count() -> None:

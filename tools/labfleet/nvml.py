@@ -17,8 +17,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "tests" / "agent" / "nvml"
 LIBRARY = "libnvidia-ml.so.1"
 FOLDER = Path("usr/local/lib")
 COUNT = 8
-STATES = ("ok", "lost", "fallen", "hangs")
-"""Fine; lost when asked; no handle at all; a question about it never returns."""
+STATES = ("ok", "ecc", "pending", "reset", "reboot", "lost", "fallen", "gone", "hangs")
+"""Fine; uncorrected errors; a row to be given up; the driver asks for a reset, or for a reboot;
+lost when asked; no handle at all; not listed; a question about it never returns."""
 
 
 @dataclass(frozen=True)
