@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import glob
 import os
-import pwd
 import re
 import shutil
 import socket
 from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
-from . import environment, netlink, reaching, secretfiles, units
+from . import environment, logout, netlink, reaching, secretfiles, units
 from .node import Node
 from .probe import SYSFS, VERSION_S
 from .probes import Probes
@@ -64,35 +63,8 @@ def _mode(spec: Spec) -> List[str]:
     if spec.mode == "system":
         why = units.unavailable()
         return [why] if why else []
-    if _killed_at_logout():
-        return [
-            "logind ends this user's processes at logout (KillUserProcesses=yes); "
-            "use mode system or set KillUserProcesses=no"
-        ]
-    return []
-
-
-def _killed_at_logout() -> bool:
-    """logind.conf(5): the last setting wins; root is excluded by default."""
-    if os.getuid() == 0 or not os.path.isdir("/run/systemd/seats"):
-        return False
-    files = ["/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf"]
-    for folder in ("/usr/lib", "/run", "/etc"):
-        files += sorted(glob.glob("%s/systemd/logind.conf.d/*.conf" % folder))
-    text = "".join(_text(path) for path in files)
-    values = re.findall(r"(?m)^\s*KillUserProcesses\s*=\s*(\S+)", text)
-    excluded = re.findall(r"(?m)^\s*KillExcludeUsers\s*=(.*)$", text)
-    user = pwd.getpwuid(os.getuid()).pw_name
-    kills = bool(values) and values[-1].lower() in ("yes", "true", "1", "on")
-    return kills and not (excluded and user in excluded[-1].split())
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read() + "\n"
-    except OSError:
-        return ""
+    why = logout.ends_all()
+    return [why] if why else []
 
 
 def _ports(spec: Spec) -> List[str]:

@@ -19,6 +19,7 @@ from reconciler.nodes.endpoint import Endpoint
 from reconciler.nodes.framing import Damaged, Frame, FrameReader
 from reconciler.nodes.protocol import NodeRefused, NodeUnseen, ReplyLost
 from reconciler.nodes.ssh import Abort, Deadline
+from reconciler.nodes.unsuitable import unsuitable
 
 WINDOW = 16 * 1024 * 1024
 """Above the longest answer, so that one can never stall for lack of window."""
@@ -300,20 +301,3 @@ class AgentChannel:
 
     def _unreachable(self, reason: str) -> NodeUnseen:
         return NodeUnseen(self._endpoint.subject, LookError.UNREACHABLE, reason)
-
-
-def unsuitable(endpoint: Endpoint, status: int, said: str) -> NodeUnseen:
-    """Why the agent's command ended at once, by its exit status and last words."""
-    subject, kind = endpoint.subject, LookError.UNSUITABLE
-    words = f" ({said})" if said else ""
-    if endpoint.sudo and "sudo" in said:
-        reason = f"sudo does not let {endpoint.user!r} become {endpoint.sudo!r}{words}"
-        hint = f"give {endpoint.user!r} passwordless sudo there, or unset ssh.sudo"
-        return NodeUnseen(subject, kind, reason, hint)
-    if status == 127 or "not found" in said or "No such file" in said:
-        reason = f"python3 is not on the PATH of {endpoint.user!r}{words}"
-        return NodeUnseen(subject, kind, reason, "install python3 (3.8 or newer) there")
-    if status == 126:
-        reason = f"python3 on the PATH of {endpoint.user!r} cannot be executed{words}"
-        return NodeUnseen(subject, kind, reason, "install python3 (3.8 or newer) there")
-    return NodeUnseen(subject, kind, f"the agent's command ended with status {status}{words}")
