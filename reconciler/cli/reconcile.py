@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reconciler.cli.app import LateGroup
 from reconciler.cli.endpoints import endpoints_options, publisher
+from reconciler.cli.group import LateGroup
 from reconciler.cli.options import not_empty, output_option, repo_options, seconds, secrets_option
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session

@@ -17,7 +17,7 @@ from reconciler.errors import Exit
 def status(ctx: click.Context, repo: str | None, ref: str | None, output: str) -> int:
     """Show each placement: sync, health, conditions, replicas; and the nodes with a fault.
 
-    Asks the nodes and changes nothing.
+    Asks the nodes and changes nothing. Ends with 1 where head cannot be followed.
     """
     from reconciler.loop.passes import Request, run_pass
     from reconciler.report.report_json import status_json
@@ -29,4 +29,4 @@ def status(ctx: click.Context, repo: str | None, ref: str | None, output: str) -
         show_json(status_json(report))
     else:
         click.echo(status_text(report), nl=False)
-    return int(Exit.ERROR if report.plan is None else Exit.OK)
+    return int(Exit.ERROR if report.plan is None or report.head_error else Exit.OK)

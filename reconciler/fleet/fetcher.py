@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ MAX_ANSWER = 1 << 20
 
 MAX_PACKS = 40
 """Packs in a mirror before they are written into one: many small ones slow every read."""
+
+MAX_PAUSE_S = 60.0
+"""Between two fetches that fail: the first is tried again after a second, then half as often."""
 
 SERVER_TIMEOUT_MS = 20_000
 """libgit2's own limit on silence; the hard deadline is the parent's."""
@@ -63,16 +67,44 @@ class AuthenticationFailed(GitError):
 class Fetcher:
     """The parent's side: one child, one mirror, a hard deadline on each fetch."""
 
-    def __init__(self, url: str, mirror: Path, timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        mirror: Path,
+        timeout_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.url = url
         self.mirror = mirror
         self.timeout_s = timeout_s
+        self._clock_s = clock_s
+        self._failures = 0
+        self._problem: tuple[float, GitError] | None = None
+        """Until when a remote that failed is left alone, and what is told meanwhile."""
         self.anew = False
         """The mirror was found damaged: the next fetch makes it again."""
         self._child: subprocess.Popen[bytes] | None = None
 
     def fetch(self) -> bool:
-        """Make the mirror equal to the remote; whether anything changed. GitError."""
+        """Make the mirror equal to the remote; whether anything changed. GitError.
+
+        A remote that fails is left alone for a while, and the same is told: passes come every two
+        seconds while something moves, each would wait for the deadline, and a forge that is asked
+        with a wrong key at that rate locks the account.
+        """
+        if self._problem is not None and self._clock_s() < self._problem[0]:
+            raise self._problem[1].with_traceback(None)
+        try:
+            changed = self._fetch()
+        except GitError as error:
+            self._failures += 1
+            pause_s = min(MAX_PAUSE_S, 2.0 ** min(self._failures - 1, 10))
+            self._problem = (self._clock_s() + pause_s, error)
+            raise
+        self._failures, self._problem = 0, None
+        return changed
+
+    def _fetch(self) -> bool:
         request = {"url": self.url, "mirror": str(self.mirror), "anew": self.anew}
         try:
             self.mirror.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -230,8 +230,9 @@ def _write_down(
         return working
     stale = set(leases.outdated(keep, decision.observed))
     epochs = {node: epoch for node, epoch in held.epochs.items() if node in stale}
-    leases.ask(edges.pool, decision.desired, epochs, "update", **keep.fields)
-    return replace(working, in_force=keep.revision) if held.epochs else working
+    said = leases.ask(edges.pool, decision.desired, epochs, "update", **keep.fields)
+    taken = any(answer.lease for answer in said.values()) if epochs else bool(held.epochs)
+    return replace(working, in_force=keep.revision) if taken else working
 
 
 def _remember(

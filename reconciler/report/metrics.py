@@ -185,6 +185,14 @@ def _counts(report: PassReport) -> Iterator[Metric]:
         ("head", "in_force", "applied"),
         [(triple, 1.0)],
     )
+    error = report.head_error
+    reasons = [((error.reason or "unknown",), 1.0)] if error else []
+    yield gauge(
+        "reconcile_head_error",
+        "1 where head is not followed, or could not be fetched, by reason",
+        ("reason",),
+        reasons,
+    )
     verdicts = Counter((r.verdict,) for p in report.placements for r in p.replicas)
     yield gauge("reconcile_replicas", "Replicas by verdict", ("verdict",), floats(verdicts))
     shards: Counter[tuple[str]] = Counter()

@@ -16,7 +16,7 @@ import pytest
 
 import reconciler
 from reconciler.cli import app, main
-from reconciler.cli.app import COMMANDS, LateGroup
+from reconciler.cli.group import COMMANDS, LateGroup
 from reconciler.cli.options import seconds
 from reconciler.cli.owner import claim
 from reconciler.errors import SettingsError

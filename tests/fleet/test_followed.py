@@ -11,6 +11,7 @@ import pytest
 
 from reconciler.core.model import Revision
 from reconciler.errors import DamagedRepo, GitError
+from reconciler.fleet.fetcher import Fetcher
 from reconciler.fleet.followed import Followed
 from reconciler.fleet.source import Source
 from tests.fleet.repos import CATALOG, FLEET, NODES, PLACEMENTS, commit
@@ -154,3 +155,45 @@ def test_a_note_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None
     kept = Followed(tmp_path / "file" / "x.json")
     kept.put(None, Revision("1" * 40))
     assert kept.get(None)[0].commit == "1" * 40
+
+
+# --- A remote that fails ----------------------------------------------------------------------
+
+
+def test_a_remote_that_fails_is_left_alone_for_a_while_and_the_same_is_told(
+    remote: pygit2.Repository, tmp_path: Path
+) -> None:
+    now = [100.0]
+    url, away = f"file://{remote.workdir}", tmp_path / "away"
+    fetcher = Fetcher(url, tmp_path / "cache" / "x.git", 30, clock_s=lambda: now[0])
+    try:
+        assert fetcher.fetch()
+        shutil.move(remote.workdir, away)
+        with pytest.raises(GitError) as first:
+            fetcher.fetch()
+        shutil.move(away, remote.workdir)
+        now[0] += 0.9
+        with pytest.raises(GitError) as again:
+            fetcher.fetch()
+        assert str(again.value) == str(first.value)
+        now[0] += 0.2
+        assert not fetcher.fetch()
+        assert not fetcher.fetch(), "and at once again once it works"
+    finally:
+        fetcher.close()
+
+
+def test_the_pause_after_failures_doubles_up_to_a_minute(tmp_path: Path) -> None:
+    now, tries = [0.0], []
+
+    class Down(Fetcher):
+        def _fetch(self) -> bool:
+            tries.append(now[0])
+            raise GitError("repo", "it is down")
+
+    fetcher = Down(f"file://{tmp_path}/none", tmp_path / "x.git", 30, clock_s=lambda: now[0])
+    for second in range(300):
+        now[0] = float(second)
+        with pytest.raises(GitError):
+            fetcher.fetch()
+    assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]

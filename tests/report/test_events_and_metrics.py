@@ -10,7 +10,14 @@ from reconciler.core.changes import Plan
 from reconciler.core.codec import from_json, to_json
 from reconciler.report.events import changes_of_state
 from reconciler.report.metrics import Metrics
-from reconciler.report.passreport import Health, PassReport, Revisions, StepOutcome
+from reconciler.report.passreport import (
+    HeadError,
+    Health,
+    HistoryTurn,
+    PassReport,
+    Revisions,
+    StepOutcome,
+)
 from tests.report.samples import REVISION, full_report
 
 
@@ -145,3 +152,20 @@ def test_steps_are_counted_by_result() -> None:
     outcome = StepOutcome("start", "x", "gpu-a", "refused", "gpu-taken")
     metrics.record(replace(full_report(), steps=(outcome, outcome)))
     assert 'reconcile_steps_total{kind="start",result="refused"} 2.0' in scrape(metrics)
+
+
+def test_a_head_that_is_not_followed_is_a_gauge_by_its_reason_until_it_is() -> None:
+    metrics = Metrics(lambda: 0.0)
+    good = replace(full_report(), head_error=None)
+    metrics.record(replace(good, head_error=HeadError("SignatureInvalid", "it is not signed")))
+    assert 'reconcile_head_error{reason="SignatureInvalid"} 1.0' in scrape(metrics)
+    metrics.record(good)
+    assert "reconcile_head_error{" not in scrape(metrics)
+
+
+def test_a_head_that_takes_something_back_is_an_event_with_old_and_new() -> None:
+    turned = HistoryTurn("1" * 40, "2" * 40, "it takes back 1 commit")
+    before, after = full_report(), replace(full_report(), turned=turned)
+    (event,) = [e for e in changes_of_state(before, after) if e.kind == "revision.history"]
+    assert (event.kind, event.before, event.after) == ("revision.history", "1" * 40, "2" * 40)
+    assert event.causes == ("it takes back 1 commit",)
