@@ -91,29 +91,36 @@ def _blocks(
     group: Group, count: int, before: Collection[str]
 ) -> Iterator[tuple[Rank, list[GpuSlot]]]:
     """Candidates inside one group: of every aligned block that has room, the smallest first."""
+    mask = sum(1 << place for place in group)
     size, level = 1, 0
     while size < count:
         size *= 2
     while True:
+        found = False
         for first in sorted({place - place % size for place in group}):
             inside = [p for p in range(first, first + size) if p in group]
+            if len(inside) > count:
+                inside.sort(key=lambda p: (group[p].uuid not in before, *_around(mask, p, 1), p))
             if len(inside) >= count:
-                inside.sort(key=lambda p: (group[p].uuid not in before, *_around(group, p, 1), p))
+                found = True
                 block = [group[p] for p in inside[:count]]
-                yield (level, _around(group, first, size)), _by_index(block)
-        if size > max(group, default=0):
+                yield (level, _around(mask, first, size)), _by_index(block)
+        # Only for the sake of what it had may a rank get a block that is less aligned.
+        if size > max(group, default=0) or (found and not before):
             return
         size, level = 2 * size, level + 1
 
 
-def _around(group: Group, place: int, size: int) -> tuple[int, ...]:
-    """How many are free in the blocks of the size, of twice, four times, … that hold this place."""
+def _around(mask: int, place: int, size: int) -> tuple[int, ...]:
+    """How many are free in the blocks of the size, of twice, four times, … that hold this place.
+
+    `mask` has a bit for each place that is free: this is asked for every GPU of every start.
+    """
     counts = []
-    last = max(group)
     while True:
         first = place - place % size
-        counts.append(sum(p in group for p in range(first, first + size)))
-        if size > last:
+        counts.append((mask >> first & (1 << size) - 1).bit_count())
+        if size >= mask.bit_length():
             return tuple(counts)
         size *= 2
 
