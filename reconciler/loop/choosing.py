@@ -6,6 +6,7 @@ The reading half of `revisions`, which decides; nothing here acts.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import Observed
@@ -26,13 +27,15 @@ def look(edges: Edges, request: Request, looking: Desired) -> tuple[Desired, Obs
     those nodes run would then be neither seen nor held.
     """
     observed = edges.pool.look(looking, remember=request.act)
+    if revisions.lease_facts(observed, looking.fleet.id).revisions:
+        return looking, observed
     for older in older_inventories(edges.source, looking.revision):
-        if revisions.lease_facts(observed, looking.fleet.id).revisions:
-            break
         nodes = {**older.nodes, **looking.nodes}
         if older.fleet.id == looking.fleet.id and nodes.keys() != looking.nodes.keys():
             looking = replace(looking, nodes=nodes)
             observed = edges.pool.look(looking, remember=request.act)
+            if revisions.lease_facts(observed, looking.fleet.id).revisions:
+                break
     return looking, observed
 
 
@@ -44,7 +47,8 @@ def work_on(
     commit = (head.revision or looking.revision).commit
 
     def history() -> list[str]:
-        return [r.commit for r in edges.source.ancestors(commit)] if commit else []
+        found = islice(edges.source.ancestors(commit), revisions.MAX_HISTORY) if commit else ()
+        return [revision.commit for revision in found]
 
     def load(name: str) -> Desired | None:
         try:
@@ -59,8 +63,11 @@ def work_on(
                 return revisions.outrun(head, facts, revisions.in_force(newer, ()), load)
         force = revisions.in_force(facts.revisions, history() if len(facts.revisions) > 1 else ())
         turned = None
-        if head.desired and head.revision and revisions.is_rewritten(force, commit, history()):
-            turned = turn(edges.source, force, head.revision, history())
+        # The whole history is walked only where there is something to find out.
+        if head.desired and head.revision and force != commit:
+            known = history()
+            if revisions.is_rewritten(force, commit, known):
+                turned = turn(edges.source, force, head.revision, known)
     except GitError as error:
         # What came before head cannot be read, so nobody can tell what following it would undo.
         head = Head(head.revision, None, HeadError(git_reason(error), str(error)))

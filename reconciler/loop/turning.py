@@ -23,7 +23,7 @@ def turn(source: SourceLike, force: str, head: Revision, history: list[str]) -> 
     if past is None:
         why = "is not in this repository: the history was rewritten, or was not fetched"
         return HistoryTurn(force, head.commit, f"{old}, the revision in force, {why}", known=False)
-    taken = sum(commit not in set(history) for commit in past)
+    taken = len(set(past) - set(history))
     if head.commit in past:
         told = (
             f"{new} is older than {old}, the revision in force: it takes back"

@@ -111,3 +111,21 @@ def test_a_warning_about_the_past_is_no_part_of_the_plans_digest() -> None:
     assert plain is not None
     assert turned.plan_digest == plain.plan_digest
     assert replace(turned, warnings=()).summary == plain.summary
+
+
+def test_the_history_is_not_walked_where_head_is_in_force() -> None:
+    """It may be long, and passes come every two seconds."""
+    w = World()
+    w.source.push("one", desired("one"))
+    run_pass(w.edges, Request())
+    walked: list[str] = []
+
+    class Counting(type(w.source)):  # type: ignore[misc]
+        def ancestors(self, commit: str) -> object:
+            walked.append(commit)
+            return super().ancestors(commit)
+
+    w.source = Counting(w.source.history, in_force=w.source.in_force)
+    run_pass(w.edges, Request())
+    assert w.pool.looks
+    assert walked == []
