@@ -9,7 +9,7 @@ Kept is what the parser made of a file, by git's id of the file's content. It ca
   wrong with it reads as empty. It is JSON: reading it runs nothing.
 
 To delete it at any moment is safe. Writers replace it whole, by rename; the last one wins, and what
-the others had is parsed again. A folder that cannot be written costs only time.
+the others had is parsed again. A folder that cannot be written costs only time (docs/adr/0011).
 """
 
 from __future__ import annotations
