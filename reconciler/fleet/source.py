@@ -10,20 +10,20 @@ from __future__ import annotations
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pygit2
-from pygit2.enums import SortMode
 
 from reconciler.core.model import Desired, Revision
-from reconciler.errors import DamagedRepo, GitError, InvalidFleet
+from reconciler.errors import GitError, InvalidFleet
 from reconciler.fleet.cache import SUFFIX, DocumentCache
 from reconciler.fleet.fetcher import Fetcher, has_password, shown_url
-from reconciler.fleet.findings import Finding, errors, listed, nearest, quoted, summary
+from reconciler.fleet.findings import Finding, errors, quoted, summary
 from reconciler.fleet.followed import Followed
+from reconciler.fleet.history import History, git_error
 from reconciler.fleet.limits import Limits
 from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_plain
 from reconciler.fleet.load import Loaded, inventory, load
@@ -35,16 +35,11 @@ URL = re.compile(r"(ssh|https|file)://[^\s\x00-\x1f]+", re.ASCII)
 _OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:(?!/)\S+")
 
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
-
-MAX_PARENTS = 1_000_000
-"""Commits looked at for the first one; a longer history reads as unknown."""
-
 RECENT = 3
 """Revisions that are kept as they were read: head, the one in force, and one before."""
 
 
-class Source:
+class Source(History):
     """One repo: a path, or an `ssh://`, `https://` or `file://` URL."""
 
     def __init__(
@@ -55,16 +50,12 @@ class Source:
         fetcher: Fetcher | None,
         followed: Followed,
     ) -> None:
-        self._repo = repo
-        self._folder = folder
-        """The fleet's folder in a working tree; None for a bare repository or a mirror."""
+        super().__init__(repo, folder, fetcher)
         self._prefix = prefix
         """The fleet's folder from the repository's top, with `/` at the end; empty: the top."""
-        self._fetcher = fetcher
         self._followed = followed
         self._recent: dict[str, Desired] = {}
         """By commit, the last read last: a mirror that is lost meanwhile costs no repair."""
-        self._roots: dict[str, str] = {}
         self._memory = Memory()
         self._cache_file: Path | None = None
         self._cache: DocumentCache | None = None
@@ -126,7 +117,7 @@ class Source:
         try:
             repo = pygit2.Repository(found)
         except pygit2.GitError as error:
-            raise _git_error(f"repo {path}", error) from error
+            raise git_error(f"repo {path}", error) from error
         if repo.is_bare or repo.workdir is None:
             return cls(repo, None, "", None, followed)
         folder, top = path.resolve(), Path(repo.workdir).resolve()
@@ -182,144 +173,6 @@ class Source:
         if self._fetcher is not None:
             self._fetcher.close()
 
-    def resolve(self, ref: str | None) -> Revision:
-        """The commit that `ref` (a branch, tag or commit; None: HEAD) names. GitError.
-
-        A branch comes before a tag of the same name: whoever may push tags must not be able to move
-        what is followed.
-        """
-        repo = self._need_repo()
-        try:
-            if ref is None:
-                if repo.head_is_unborn:
-                    raise self._unborn()
-                name = "HEAD" if repo.head_is_detached else repo.head.shorthand
-                commit = repo.head.peel(pygit2.Commit)
-            else:
-                name = ref
-                commit = repo.revparse_single(self._branch_first(ref)).peel(pygit2.Commit)
-        except (KeyError, ValueError, TypeError, pygit2.GitError) as error:
-            raise self._no_ref("HEAD" if ref is None else ref, error) from error
-        return Revision(str(commit.id), ref=name, root_commit=self._root_of(str(commit.id)))
-
-    def ancestors(self, commit: str) -> Iterator[Revision]:
-        """`commit` and the commits before it, newest first. GitError."""
-        repo = self._need_repo()
-        try:
-            for found in repo.walk(commit, SortMode.TOPOLOGICAL | SortMode.TIME):
-                yield Revision(str(found.id), root_commit=self._root_of(commit))
-        except (KeyError, ValueError, pygit2.GitError) as error:
-            self._distrust()
-            raise _git_error(f"commit {commit}", error) from error
-
-    def raw(self, commit: str) -> bytes:
-        """The commit object as it is stored, which is what was signed. GitError."""
-        repo = self._need_repo()
-        try:
-            return bytes(repo[commit].peel(pygit2.Commit).read_raw())
-        except (KeyError, ValueError, pygit2.GitError) as error:
-            self._distrust()
-            raise _git_error(f"commit {commit}", error) from error
-
-    def fork_point(self, one: str, other: str) -> str:
-        """The newest commit in the history of both; empty where they share none. GitError."""
-        repo = self._need_repo()
-        try:
-            found = repo.merge_base(one, other)
-        except (KeyError, ValueError, pygit2.GitError) as error:
-            raise _git_error(f"commits {one[:10]} and {other[:10]}", error) from error
-        return str(found) if found else ""
-
-    def blame(self, revision: Revision, file: str, line: int) -> tuple[str, str] | None:
-        """Who wrote a line: (commit, author). None where git does not know (a new file)."""
-        repo = self._need_repo()
-        try:
-            text = repo.revparse_single(f"{revision.commit}:{file}").peel(pygit2.Blob).data
-            if line > text.count(b"\n") + 1:
-                return None
-            hunks = repo.blame(
-                file, newest_commit=pygit2.Oid(hex=revision.commit), min_line=line, max_line=line
-            )
-            hunk = hunks.for_line(line)
-            author = repo[hunk.final_commit_id].peel(pygit2.Commit).author
-        except (KeyError, ValueError, IndexError, pygit2.GitError):
-            return None
-        return str(hunk.final_commit_id), author.name
-
-    def _branch_first(self, ref: str) -> str:
-        """`ref` by its full name where it is a branch; a whole commit id is always a commit."""
-        full = f"refs/heads/{ref}"
-        if _COMMIT_ID.fullmatch(ref) or ref == "HEAD" or not pygit2.reference_is_valid_name(full):
-            return ref
-        return full if full in self._need_repo().references else ref
-
-    def _root_of(self, commit: str) -> str:
-        """The first commit by first parents; empty where the history is cut (a shallow clone)."""
-        repo = self._need_repo()
-        if repo.is_shallow:
-            return ""
-        seen, current = [], commit
-        for _ in range(MAX_PARENTS):
-            if current in self._roots:
-                current = self._roots[current]
-                break
-            seen.append(current)
-            try:
-                parents = repo[current].peel(pygit2.Commit).parent_ids
-            except (KeyError, ValueError, pygit2.GitError) as error:
-                self._distrust()
-                raise _git_error(f"commit {current}", error) from error
-            if not parents:
-                break
-            current = str(parents[0])
-        else:
-            return ""
-        self._roots[commit] = current
-        return current
-
-    def _need_repo(self) -> pygit2.Repository:
-        if self._repo is not None:
-            return self._repo
-        if self._fetcher is not None:
-            raise GitError(
-                f"repo {quoted(shown_url(self._fetcher.url))}",
-                "it was never fetched",
-                "fetch it first",
-            )
-        raise GitError(
-            f"repo {self._folder}", "it is not a git repository", "run 'git init' there and commit"
-        )
-
-    def _unborn(self) -> GitError:
-        names = self._names()
-        if not names:
-            return GitError("HEAD", "the repository has no commit yet", "commit the fleet repo")
-        hint = f"name one by --ref: there are {listed(names)}"
-        return GitError("HEAD", "it names a branch that has no commit", hint)
-
-    def _no_ref(self, ref: str, error: Exception) -> GitError:
-        names = self._names()
-        hint = nearest(ref, names) or (f"there are: {listed(names)}" if names else str(error))
-        if self._need_repo().is_shallow:
-            hint = "this clone is shallow: fetch all of it (in a workflow `fetch-depth: 0`)"
-        elif ref == "HEAD" or ref in names:
-            # It is there, so the commit behind it is what is missing.
-            self._distrust()
-            return _git_error(f"ref {quoted(ref)}", error)
-        return GitError(f"ref {quoted(ref)}", "it names no commit", hint)
-
-    def _names(self) -> list[str]:
-        """Branches and tags, without what git puts before them."""
-        try:
-            return [r.split("/", 2)[-1] for r in self._need_repo().references]
-        except pygit2.GitError:
-            return []
-
-    def _distrust(self) -> None:
-        """What was just read is damaged: a mirror is fetched whole the next time."""
-        if self._fetcher is not None:
-            self._fetcher.anew = True
-
     # --- reading ---
 
     def load(self, revision: Revision) -> Desired:
@@ -369,7 +222,7 @@ class Source:
             return self._check(revision, reader or load)
         except (KeyError, ValueError, pygit2.GitError) as error:
             self._distrust()
-            raise _git_error(f"commit {revision.commit}", error) from error
+            raise git_error(f"commit {revision.commit}", error) from error
 
     def _check(self, revision: Revision, reader: Callable[..., Loaded]) -> Loaded:
         repo = self._need_repo()
@@ -502,12 +355,3 @@ def _open_mirror(path: Path) -> pygit2.Repository | None:
 def _name(location: str) -> str:
     """Of its files in the cache folder."""
     return hashlib.sha256(location.encode()).hexdigest()[:24]
-
-
-def _git_error(subject: str, error: Exception) -> GitError:
-    text = str(error).strip("'\"") or type(error).__name__
-    if "unknown object format" in text:
-        message = "its objects are named by SHA-256, which is not read yet"
-        return GitError(subject, message, "use a repository with SHA-1 names, git's default")
-    hint = "look at the repository with git fsck"
-    return DamagedRepo(subject, f"git cannot read it: {text}", hint)
