@@ -58,6 +58,14 @@ def _check_word(
             "one item of args is one word: write a flag and its value as two items",
             warning=True,
         )
+    elif len(word.flags) > 1:
+        yield Problem(
+            path,
+            f"{word.text} may mean {' or '.join(flag.name for flag in word.flags[:4])}: "
+            f"{table.source} refuses it",
+            "write the one that is meant",
+            warning=True,
+        )
     elif not word.flags and is_flag(word.text):
         near = table.nearest(word.text)
         hint = f"did you mean {near}?" if near else "check the spelling"

@@ -216,7 +216,9 @@ def texts(profile: EngineProfile) -> Iterator[str]:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    # As Kubernetes and shells write them: $(LWS_LEADER_ADDRESS).
+    plain = name.lower().replace("_", ".")
+    close = difflib.get_close_matches(plain, list(known), n=1, cutoff=0.5)
     literal = "write $$( for a literal $("
     return f"did you mean $({close[0]})? {literal}" if close else literal
 

@@ -17,6 +17,7 @@ from reconciler.core.secrets import looks_secret
 from reconciler.fleet import schemas
 from reconciler.fleet.elsewhere import instead
 from reconciler.fleet.findings import Finding, dotted, listed, nearest, quoted
+from reconciler.fleet.mistakes import meant
 from reconciler.fleet.strictyaml import KEY, Document, Odd, Path
 
 MAX_DIGITS = 18
@@ -129,19 +130,19 @@ def _told(
         case "propertyNames" | "pattern" if path and error.parent is None and _in_names(error):
             return [at(f"the key {quoted(value)} is not allowed", _pattern_hint(node))]
         case "type":
-            return [at(*_wrong_type(kind, path, value, limit, document))]
+            message, hint = _wrong_type(kind, path, value, limit, document)
+            return [at(message, meant(kind, path, value) or hint)]
         case "pattern":
-            return [at(f"{_shown(path, value)} is not allowed", _pattern_hint(node))]
+            hint = meant(kind, path, value) or _pattern_hint(node)
+            return [at(f"{_shown(path, value)} is not allowed", hint)]
         case "enum" | "const":
             options = limit if rule == "enum" else [limit]
             known = [str(o) for o in options if o != ""]
             if path == ("version",):
                 hint = f"this build reads version {limit}: upgrade the reconciler"
                 return [at(f"version {quoted(value)} is not known", hint)]
-            near = nearest(str(value), known)
-            return [
-                at(f"{quoted(value)} is none of {', '.join(known)}", near or "choose one of them")
-            ]
+            hint = meant(kind, path, value) or nearest(str(value), known) or "choose one of them"
+            return [at(f"{quoted(value)} is none of {', '.join(known)}", hint)]
         case "anyOf":
             return [at(*_no_option(value, limit, error))]
         case _:

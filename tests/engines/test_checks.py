@@ -245,6 +245,15 @@ def test_a_flag_and_value_in_one_item_are_refused() -> None:
     ]
 
 
+def test_a_prefix_of_two_flags_is_warned_about_for_the_engine_refuses_it() -> None:
+    (said,) = warnings("sglang", args=["--cuda-graph-max-bs", "16"])
+    assert said.startswith(
+        "args[0]: --cuda-graph-max-bs may mean --cuda-graph-max-bs-decode or "
+        "--cuda-graph-max-bs-prefill: "
+    )
+    assert warnings("sglang", args=["--cuda-graph-max-bs-d", "16"]) == []
+
+
 def test_a_value_that_belongs_to_no_flag_is_warned_about() -> None:
     assert warnings("vllm", args=["--enforce-eager", "8192"]) == [
         "args[1]: '8192' belongs to no flag"

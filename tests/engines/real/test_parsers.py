@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from engines import flags, sglang, vllm
-from tests.engines.test_golden import FOLDERS, engine_commands
+from reconciler.core.describe import describe
+from tests.engines.test_golden import FOLDERS, after_program, engine_commands, unwrapped
+from tests.fleet.test_recipes import NAMES, recipe
 
 pytestmark = pytest.mark.engine
 
@@ -85,6 +87,25 @@ def test_every_golden_is_accepted_by_the_real_parser(
     refused = {name: a for (name, _), a in zip(named, answers, strict=True) if isinstance(a, str)}
     assert refused == {}
     assert len(named) >= 10
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_recipe_is_accepted_by_the_real_parser(
+    installed_parsers: dict[str, Any], engine: str
+) -> None:
+    named = [
+        (f"{name}: {placement}", after_program(engine, unwrapped(list(rank.commands[-1].argv))))
+        for name in NAMES
+        for whole in (recipe(name),)
+        for placement, placed in whole.placements.items()
+        if whole.profiles[placed.profile].engine == engine
+        for rank in describe(whole, placement).ranks
+        if "start" not in rank.commands[-1].argv[:2]
+    ]
+    answers = installed_parsers[engine]([argv for _, argv in named])
+    refused = {name: a for (name, _), a in zip(named, answers, strict=True) if isinstance(a, str)}
+    assert refused == {}
+    assert len(named) >= 5
 
 
 def test_values_reach_vllm_as_they_are_written(installed_parsers: dict[str, Any]) -> None:
