@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 
 from engines import addresses, secretref
 from engines.base import EngineProfile, Fabric, LaunchRequest, Problem, RenderedFile
@@ -149,15 +150,24 @@ def _adapter_pes(fabric: Fabric, gpus: int) -> str:
     return ",".join(f"{a.name}:{a.port}:{share}" for a in fabric.adapters)
 
 
+MAX_PROBLEMS = 50
+"""Findings of one kind in one profile: a hostile text holds a million references, and to look for
+the nearest name costs 50 µs each."""
+
+
 def check(profile: EngineProfile, ports: Iterable[str]) -> list[Problem]:
-    """A finding for each reference in `profile` that no rank could resolve."""
+    """A finding for each reference in `profile` that no rank could resolve; at most so many."""
     known = [*NAMES, *(f"{family}{port}" for family in FAMILIES for port in ports)]
-    return [
-        Problem(path, f"{match[0]} is not known", _hint(match[2], known))
+    found = (
+        Problem(path, f"{reference} is not known", _hint(name, known))
         for path, text in _texts(profile)
-        for match in REFERENCE.finditer(text)
-        if not match[1] and not _is_known(match, known)
-    ]
+        for reference, name in dict.fromkeys(
+            (match[0], match[2])
+            for match in REFERENCE.finditer(text)
+            if not match[1] and not _is_known(match, known)
+        )
+    )
+    return list(islice(found, MAX_PROBLEMS))
 
 
 def secret_names(profile: EngineProfile, rank: int) -> tuple[str, ...]:
@@ -173,11 +183,16 @@ def secret_names(profile: EngineProfile, rank: int) -> tuple[str, ...]:
 def check_secrets(profile: EngineProfile) -> Iterator[Problem]:
     """A finding for each path under `$(launch.dir)/secrets` that can be no secret's file."""
     rule = "a name has small letters, digits, '.', '_' and '-', and stands right under 'secrets'"
-    for path, text in _texts(profile):
-        for name, rest in _secret_paths(text):
-            if rest:
-                wrong = f"$(launch.dir)/{secretref.FOLDER}/{name}{rest}"
-                yield Problem(path, f"{wrong} is no secret of the reconciler", rule)
+    found = (
+        Problem(path, f"{wrong} is no secret of the reconciler", rule)
+        for path, text in _texts(profile)
+        for wrong in dict.fromkeys(
+            f"$(launch.dir)/{secretref.FOLDER}/{name}{rest}"
+            for name, rest in _secret_paths(text)
+            if rest
+        )
+    )
+    yield from islice(found, MAX_PROBLEMS)
 
 
 def _secret_paths(text: str) -> Iterator[tuple[str, str]]:

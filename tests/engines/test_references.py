@@ -167,3 +167,12 @@ def test_a_path_under_the_secrets_that_is_none_is_found(tail: str) -> None:
     [problem] = references.check_secrets(profile)
     assert problem.path == "env.A"
     assert f"$(launch.dir)/secrets/{tail} " in problem.message
+
+
+def test_a_text_of_a_million_references_is_told_in_a_few_findings() -> None:
+    args = tuple("".join(f"$(x{n})$(launch.dir)/secrets/A{n}" for n in range(1000)) for _ in "abc")
+    profile = EngineProfile("p", "command", args=args)
+    assert len(references.check(profile, ("http",))) == references.MAX_PROBLEMS
+    assert len(list(references.check_secrets(profile))) == references.MAX_PROBLEMS
+    same = EngineProfile("p", "command", args=("$(x)" * 8000, "$(x)"))
+    assert [p.path for p in references.check(same, ("http",))] == ["args[0]", "args[1]"]
