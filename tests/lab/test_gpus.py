@@ -51,6 +51,22 @@ def test_every_node_has_eight_gpus_of_its_own(world: World) -> None:
     assert len(set(uuids)) == 2 * nvml.COUNT
 
 
+def test_a_machine_that_may_not_read_the_kernels_log_says_so(world: World) -> None:
+    part = gpus(world, world.lab.names[0])
+    # A container has something in its place that nobody writes to.
+    assert part.xid_error.startswith("/dev/kmsg: ")
+    assert {gpu.xids for gpu in part.items} == {None}
+    assert {gpu.error for gpu in part.items} == {""}
+
+
+def test_a_gpu_that_its_driver_wants_reset_gets_no_launch(world: World) -> None:
+    node = world.lab.names[0]
+    gpu = world.lab.set_gpu(node, 4, state="reset")
+    assert gpus(world, node).items[4].error == "the driver asks for a reset of the GPU"
+    _, fields = world.spec(node, "chat", gpu=gpu.uuid)
+    assert world.refusal(node, "start", **world.fence(node), **fields) == "preflight"
+
+
 def test_gpus_keep_their_uuids_over_a_reboot(world: World) -> None:
     node = world.lab.names[1]
     before = [gpu.uuid for gpu in gpus(world, node).items]
