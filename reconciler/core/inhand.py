@@ -11,7 +11,7 @@ Leases are left out: two reconcilers have to choose the same canary.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -40,8 +40,11 @@ class InHand:
         self._rooms: dict[str, Room] = {}
         self._uses: dict[str, NodeUse | None] = {}
 
-    def may_try(self, placement: Placement, want: Want, launches: Launches) -> bool:
+    def may_try(
+        self, placement: Placement, want: Want, wanted_launches: Mapping[str, Launches]
+    ) -> bool:
         """Whether `want` runs today's profile in sight, or could be given it now."""
+        launches = wanted_launches[want.replica]
         if canary.begun_in_sight(self._catalog.today(placement.name)[1], launches):
             return True
         if any(s.silence or (s.damage and s.view.alive) for s, _ in launches):
@@ -52,10 +55,24 @@ class InHand:
         if any(self._reach.why_not(s.view.seen_nodes, s.view.launch) for s in live):
             return False
         if placement.name not in self._rooms:
-            self._rooms[placement.name] = Room(self._catalog, placement, self._use)
+            passing = self._passing(placement, wanted_launches)
+            self._rooms[placement.name] = Room(self._catalog, placement, self._use, passing)
         ending = {s.view.launch for s, _ in launches if not is_stuck(s.view)}
         nodes = {n for s in live for n in s.view.seen_nodes}
         return self._rooms[placement.name].has(frozenset(ending), nodes, want.node)
+
+    def _passing(
+        self, placement: Placement, wanted_launches: Mapping[str, Launches]
+    ) -> frozenset[str]:
+        """Launches of the placement that only load an older profile."""
+        today = self._catalog.today(placement.name)[1]
+        return frozenset(
+            s.view.launch
+            for launches in wanted_launches.values()
+            for s, end in launches
+            if end is None and s.view.fingerprint != today
+            if not (s.view.ever_ready or is_stuck(s.view))
+        )
 
     @cached_property
     def _reach(self) -> Access:
@@ -72,12 +89,21 @@ class InHand:
 
 
 class Room:
-    """Nodes on which a rank of one placement has a place now, as far as their answers tell."""
+    """Nodes on which a rank of one placement has a place now, as far as their answers tell.
+
+    What launches of the placement itself hold that are `passing` counts as free. They come and go
+    with the choice of the canary: were it made by them, two replicas would take turns.
+    """
 
     def __init__(
-        self, catalog: Catalog, placement: Placement, use: Callable[[Node], NodeUse | None]
+        self,
+        catalog: Catalog,
+        placement: Placement,
+        use: Callable[[Node], NodeUse | None],
+        passing: frozenset[str],
     ) -> None:
         self._catalog, self._placement, self._use = catalog, placement, use
+        self._passing = passing
         profile = catalog.today(placement.name)[0].profile
         self._gpus, self._ranks = profile.gpus_per_node, profile.nodes
 
@@ -120,4 +146,4 @@ class Room:
         if node is None or not wanted.fits(self._placement, self._catalog, node):
             return False
         use = self._use(node)
-        return use is not None and len(use.free(ending)) >= self._gpus
+        return use is not None and len(use.free(self._passing | ending)) >= self._gpus

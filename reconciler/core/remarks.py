@@ -1,15 +1,17 @@
-"""What a plan says of nodes beside its changes: those that left the repo, lack GPUs, or differ.
+"""What a plan says of nodes beside its changes: those that left the repo, lack GPUs, or differ,
+and those that were asked and not fit.
 
 Nothing in here changes what is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from reconciler.core import blocks
 from reconciler.core.access import Access
-from reconciler.core.changes import Change, Hold, Reason, ShardSpec, StartStep
+from reconciler.core.changes import Change, Hold, Plan, Reason, ShardSpec, StartStep, StopStep
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import GpuSlot
@@ -85,6 +87,32 @@ def unlike_ranks(changes: Sequence[Change], access: Access) -> list[str]:
                 told = ", ".join(f"{v or 'none'} on {n}" for n, v in sorted(values.items()))
                 found.append(f"replica {step.replica}: its nodes have unlike {what} ({told})")
     return found
+
+
+def unfit(plan: Plan, found: Mapping[str, Mapping[str, str]]) -> Plan:
+    """`plan` with a hold for each launch that a node was not fit for, or its successor.
+
+    `found`: launch → node → what the node said when it was asked.
+    """
+    changes = {
+        step.launch: (change, step.kind)
+        for change in plan.changes
+        for step in change.steps
+        if isinstance(step, StartStep | StopStep)
+    }
+    holds = []
+    for launch, nodes in found.items():
+        if launch not in changes:
+            continue
+        change, kind = changes[launch]
+        said = "; ".join(f"{node}: {message}" for node, message in sorted(nodes.items()))
+        if kind == "start":
+            message = f"not started; {said}"
+        else:
+            message = f"{launch} is left running: its successor could not start; {said}"
+        subject = f"replica {change.address}"
+        holds.append(Hold(subject, Reason.PREFLIGHT_FAILED, message, change.placement, dict(nodes)))
+    return replace(plan, holds=(*plan.holds, *holds)) if holds else plan
 
 
 def _driver(shard: ShardSpec, answer: NodeAnswer) -> str:

@@ -127,7 +127,7 @@ class Pass:
         launches: Mapping[str, Launches],
         replica: str,
     ) -> bool:
-        return inhand.may_try(placement, wants[replica], launches[replica])
+        return inhand.may_try(placement, wants[replica], launches)
 
     def _may_stay(self, placement: Placement, sighting: Sighting) -> bool:
         view = sighting.view

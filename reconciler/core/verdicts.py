@@ -159,6 +159,8 @@ def _surplus(case: Case) -> str:
         return f"{case.current} has taken over"
     if case.current and view.launch not in (case.current, case.kept):
         return f"{case.current} is to take over"
+    if case.kept and not case.current and view.launch != case.kept and not view.stop_asked:
+        return f"{case.kept} serves until a successor does"
     return ""
 
 

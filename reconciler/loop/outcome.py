@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from reconciler.core.changes import Hold, Plan, Reason, Symbol
+from reconciler.core import remarks
+from reconciler.core.changes import Plan, Reason, Symbol
 from reconciler.core.verdict import Verdict
 from reconciler.errors import Exit
 from reconciler.report.passreport import (
@@ -66,24 +66,7 @@ def with_unfit(plan: Plan, steps: Iterable[StepOutcome]) -> Plan:
     for step in steps:
         if step.kind in ("check", "start") and step.code == "preflight" and step.result != SKIPPED:
             found.setdefault(step.subject, {})[step.node] = step.message
-    placements = {
-        step.launch: (change.address, change.placement, step.kind)
-        for change in plan.changes
-        for step in change.steps
-        if step.kind in ("stop", "start")
-    }
-    holds = []
-    for launch, nodes in found.items():
-        if launch not in placements:
-            continue
-        replica, placement, kind = placements[launch]
-        said = "; ".join(f"{node}: {message}" for node, message in sorted(nodes.items()))
-        if kind == "start":
-            message = f"not started; {said}"
-        else:
-            message = f"{launch} is left running: its successor could not start; {said}"
-        holds.append(Hold(f"replica {replica}", Reason.PREFLIGHT_FAILED, message, placement, nodes))
-    return replace(plan, holds=(*plan.holds, *holds)) if holds else plan
+    return remarks.unfit(plan, found)
 
 
 def dry_exit_code(plan: Plan, *, detailed: bool) -> Exit:

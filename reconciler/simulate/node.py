@@ -70,6 +70,8 @@ class SimNode:
     strangers: dict[str, int] = field(default_factory=dict)
     """GPU → pid of a process that is nobody's launch."""
     lost_gpus: set[str] = field(default_factory=set)
+    lacks: set[str] = field(default_factory=set)
+    """Models whose files are not here."""
     leases: Leases = field(init=False)
     bugs: frozenset[str] = frozenset()
 
@@ -163,7 +165,7 @@ class SimNode:
     def _check(self, fields: Mapping[str, Any]) -> Work:
         """What a start would refuse; the one beside `replaces`, which will have ended."""
         yield "check: looked"
-        found = []
+        found = self._unfit(fields["spec"], replaces=bool(fields.get("replaces")))
         if self.hold and self.hold.launch in ("", fields["spec"]["launch"]):
             found.append(f"{self.name} is held by {self.hold.who}: {self.hold.reason}")
         try:
@@ -187,6 +189,9 @@ class SimNode:
                     raise Refused("conflict", f"{name} was started from another spec")
                 return {"state": "already"}
             self._refuse_taken(spec)
+            unfit = self._unfit(spec, replaces=False)
+            if unfit:
+                raise Refused("preflight", "; ".join(unfit))
             yield "start: checked"
             self._retain(spec["replica"])
             shardlet = Shardlet(
@@ -287,6 +292,13 @@ class SimNode:
         if name not in self.launches:
             raise Refused("not-found", f"{self.name} has no launch {name}")
         return self.launches[name]
+
+    def _unfit(self, spec: Mapping[str, Any], *, replaces: bool) -> list[str]:
+        """What the node itself lacks for a launch."""
+        resolved = spec.get("profile")
+        model = resolved.get("model") if isinstance(resolved, Mapping) else None
+        name = str(model.get("name", "")) if isinstance(model, Mapping) else ""
+        return [f"path /models/{name}: No such file or directory"] if name in self.lacks else []
 
     def _busy_s(self, shardlet: Shardlet) -> float:
         quiet_s = self.traffic(str(shardlet.spec["launch"]))

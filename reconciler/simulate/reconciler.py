@@ -7,10 +7,11 @@ with the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from reconciler.core import remarks
 from reconciler.core.changes import AdoptStep, Plan, RelabelStep, StartStep, Step, StopStep
 from reconciler.core.diff import diff
 from reconciler.core.endpoints import Endpoints, endpoints
@@ -63,6 +64,17 @@ class Folder:
     """Launches that were left out because their stop comes next."""
 
 
+@dataclass
+class Asked:
+    """What became of the requests of one pass."""
+
+    sent: set[str] = field(default_factory=set)
+    """Launches of which any node may have a request."""
+    unfit: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Launch → node → what it, or its successor, lacks there."""
+
+
+PREFLIGHT = "preflight"
 PUBLISHED = "published"
 """The step between the decision and its first request."""
 
@@ -99,12 +111,13 @@ class SimReconciler:
         leaving = frozenset(s.launch for s in decision.steps if isinstance(s, StopStep))
         yield from self._publish(made, leaving)
         done: list[tuple[Step, str]] = []
-        sent: set[str] = set()
+        asked = Asked()
         for step in decision.steps:
-            result = yield from self._do(desired, step, epochs, sent)
+            result = yield from self._do(desired, step, epochs, asked)
             done.append((step, result))
-        if leaving - sent:
-            yield from self._publish(made, leaving & sent)
+        if leaving - asked.sent:
+            yield from self._publish(made, leaving & asked.sent)
+        decision = remarks.unfit(decision, asked.unfit)
         return Pass(desired, observed, difference, decision, tuple(done))
 
     def _acquire(
@@ -156,12 +169,12 @@ class SimReconciler:
         yield Point("", "publish", PUBLISHED)
 
     def _do(
-        self, desired: Desired, step: Step, epochs: dict[str, int], sent: set[str]
+        self, desired: Desired, step: Step, epochs: dict[str, int], asked: Asked
     ) -> Generator[Point, Fate | None, str]:
-        """A step on all its nodes; a refusal of one leaves the rest for the next pass.
-
-        `sent` gets the launch of which any node may have been asked it.
-        """
+        """A step on all its nodes; a refusal of one leaves the rest for the next pass."""
+        could = yield from self._check(desired, step, epochs, asked)
+        if could:
+            return could
         for node, op, fields in _requests(step):
             if node not in epochs:
                 return "no lease"
@@ -171,15 +184,42 @@ class SimReconciler:
             fence = {"fleet": desired.fleet.id, "owner": self.owner, "epoch": epochs[node]}
             try:
                 yield from self.fleet.request(node, op, fence=fence, **fields)
-                sent.add(step.launch)
+                asked.sent.add(step.launch)
             except NotReached:
                 return "no answer"
             except NoAnswer:
-                sent.add(step.launch)
+                asked.sent.add(step.launch)
                 return "no answer"
             except Refused as refusal:
+                if refusal.code == PREFLIGHT:
+                    asked.unfit.setdefault(step.launch, {})[node] = refusal.message
                 return refusal.code
         return "done"
+
+    def _check(
+        self, desired: Desired, step: Step, epochs: dict[str, int], asked: Asked
+    ) -> Generator[Point, Fate | None, str]:
+        """Asks all nodes before a stop whose successor needs its place, and before a start on
+        several; empty: nothing stands in the way."""
+        for node, spec, replaces in _questions(step):
+            if node not in epochs:
+                return "no lease"
+            try:
+                said = yield from self.fleet.request(node, "check", spec=spec, replaces=replaces)
+            except NoAnswer:
+                return "no answer"
+            if said["findings"]:
+                asked.unfit.setdefault(step.launch, {})[node] = "; ".join(said["findings"])
+        return PREFLIGHT if step.launch in asked.unfit else ""
+
+
+def _questions(step: Step) -> list[tuple[str, Mapping[str, Any], str]]:
+    """Node, spec, and the launch that will have ended by then."""
+    if isinstance(step, StopStep):
+        return [(s.node, s.spec, step.launch) for s in step.check]
+    if isinstance(step, StartStep) and len(step.shards) > 1:
+        return [(s.node, s.spec, "") for s in step.shards]
+    return []
 
 
 def _requests(step: Step) -> list[tuple[str, str, dict[str, Any]]]:

@@ -29,6 +29,7 @@ from reconciler.core.observed import (
 )
 from reconciler.core.occupancy import declared_ids
 from reconciler.core.verdicts import STUCK_AFTER_S
+from reconciler.simulate import preflight
 from reconciler.simulate.engine import Behaviour, Shardlet
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.node import SimGpu, SimNode, own_place
@@ -171,6 +172,9 @@ class SeenNode(SimNode):
             lease_error="",
             hold=hold,
         )
+
+    def _unfit(self, spec: Mapping[str, Any], *, replaces: bool) -> list[str]:
+        return preflight.findings(spec, self.seen, self._resources(), replaces=replaces)
 
     def _left(self, remaining_s: float) -> float:
         return remaining_s - (self.now() - self.looked_at)

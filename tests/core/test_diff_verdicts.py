@@ -245,6 +245,14 @@ def test_until_then_the_current_and_the_last_ready_one_are_kept_and_the_rest_is_
     assert launch(world, "chat-0-s2").repair
 
 
+def test_while_none_is_of_todays_profile_the_ready_one_is_kept_and_the_rest_is_surplus() -> None:
+    """Else the ready one would be stopped first, for a successor whose place the other holds."""
+    world = one("ready").launch("chat-0", on="gpu-b", state="starting")
+    world = world.edit("llama", args=("--edited",))
+    assert verdict(world, "chat-0-s1") == "stale"
+    assert verdict(world, "chat-0-s2") == "surplus"
+
+
 def test_what_has_ended_is_never_surplus() -> None:
     world = one("crashed").launch("chat-0", on="gpu-b")
     assert verdict(world, "chat-0-s1") == "exited"

@@ -199,6 +199,25 @@ def test_a_canary_in_sight_stays_the_canary_while_its_old_launch_is_not() -> Non
     assert canaries(begun.silent("gpu-a", remembered=True)) == ["chat-0"]
 
 
+def test_what_only_loads_an_older_profile_moves_no_canary() -> None:
+    """It comes and goes with the choice: the two would take turns, and never get anywhere."""
+    fleet = (
+        World()
+        .with_nodes("gpu-a", "gpu-b", gpus=2)
+        .profile("llama", args=("--ctx", "1"), gpus_per_node=1)
+        .profile("old", model="llama", args=("--ctx", "1"), gpus_per_node=1)
+        .placement("chat", "llama", replicas=2)
+        .launch("chat-0", on="gpu-a")
+        .launch("chat-1", on="gpu-b")
+        .edit("llama", args=("--ctx", "2"), nodes=2)
+    )
+    assert canaries(fleet) == ["chat-0"]
+    loading = fleet.launch("chat-1", on="gpu-b", state="starting", profile="old")
+    assert canaries(loading) == ["chat-0"]
+    serving = fleet.launch("chat-1", on="gpu-b", profile="old")
+    assert canaries(serving) == ["chat-1"]
+
+
 def test_another_reconcilers_lease_moves_no_canary() -> None:
     """Two reconcilers have to choose the same one."""
     lease = seen.Lease(FLEET.fleet.id, owner="other", epoch=3, remaining_s=50.0)

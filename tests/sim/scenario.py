@@ -200,6 +200,7 @@ class Story:
             node.silent, node.hold = False, None
             node.strangers.clear()
             node.lost_gpus.clear()
+            node.lacks.clear()
             for shardlet in node.launches.values():
                 shardlet.sick = False
                 shardlet.behaviour = replace(shardlet.behaviour, unkillable=False)

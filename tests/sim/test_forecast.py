@@ -8,10 +8,12 @@ import pytest
 
 from reconciler.core.changes import Reason
 from reconciler.core.diff import diff
-from reconciler.core.model import Freeze, Limit, ModelFacts, Needs
+from reconciler.core.model import Freeze, Limit, Management, ModelFacts, Needs
 from reconciler.core.observed import (
     GpuProcess,
+    InterfaceSeen,
     Lease,
+    Network,
     NodeHold,
     Observed,
     Resources,
@@ -216,6 +218,65 @@ def test_what_swings_for_ever_ends_at_the_limit() -> None:
     made = play(world, failing=frozenset({"llama"}), limit_s=600.0)
     assert made.outcome is Outcome.UNFINISHED
     assert made.took_s <= 660
+
+
+# --- What a node would find before a start --------------------------------------------------------
+
+
+def test_what_a_node_is_not_fit_for_is_held_and_what_it_should_replace_stays() -> None:
+    world = chat(2, gpus=2).edit("llama", args=NEW, needs=Needs(nofile=65_536))
+    world = world.edit_placement("chat", rollout={"max_surge": 0})
+    few = Resources(ram_free_mib=512_000, shm_free_mib=64_000, nofile=1024)
+    made = play(world.answers_with("gpu-a", resources=few).answers_with("gpu-b", resources=few))
+    assert (made.outcome, lowest(made)) == (Outcome.HELD, 2)
+    (held,) = [h for h in made.standing if h.reason is Reason.PREFLIGHT_FAILED]
+    assert held.message == (
+        "chat-0-s1 is left running: its successor could not start;"
+        " gpu-a: nofile: at most 1024, the profile needs 65536"
+    )
+    assert told(made, What.STOPPED) == []
+    enough = Resources(ram_free_mib=512_000, shm_free_mib=64_000, nofile=1_048_576)
+    fit = world.answers_with("gpu-a", resources=enough).answers_with("gpu-b", resources=enough)
+    assert play(fit).outcome is Outcome.CONVERGED
+
+
+def test_a_first_start_on_a_node_that_is_not_fit_is_held_and_the_rest_goes_on() -> None:
+    world = chat(2, running=False).edit("llama", needs=Needs(memlock="unlimited"))
+    made = play(world.answers_with("gpu-a", resources=Resources(memlock="64 KiB")))
+    assert made.outcome is Outcome.HELD
+    assert [(h.subject, h.message) for h in made.standing] == [
+        ("replica chat-0", "not started; gpu-a: memlock: 64 KiB, the profile needs unlimited")
+    ]
+    assert {e.seats[0].node for e in told(made, What.READY)} == {"gpu-b"}
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (Network(interfaces=(InterfaceSeen("ib0", up=False),)), "interface ib0 is down"),
+        (Network(interfaces=(InterfaceSeen("eth0"),)), "interface ib0 is not here (eth0 are)"),
+    ],
+)
+def test_of_a_launch_over_two_nodes_no_rank_starts_where_one_is_not_fit(
+    network: Network, said: str
+) -> None:
+    world = World().with_nodes("gpu-a", "gpu-b", fabrics=("ib-a",)).model("llama", facts=model())
+    world = world.profile("llama", engine="vllm", gpus_per_node=8, nodes=2)
+    world = world.edit_node("gpu-a", management=Management(interface="ib0"))
+    world = world.edit_node("gpu-b", management=Management(interface="ib0"))
+    world = world.placement("chat", "llama", fabric="ib-a")
+    assert play(world).outcome is Outcome.CONVERGED
+    made = play(world.answers_with("gpu-b", network=network))
+    assert [h.message for h in made.standing] == [f"not started; gpu-b: {said}"]
+    assert told(made, What.START) == []
+
+
+def test_limits_that_the_node_has_not_told_or_that_a_unit_sets_hold_nothing() -> None:
+    world = chat(1, running=False).edit("llama", needs=Needs(nofile=65_536, memlock="unlimited"))
+    assert play(world).outcome is Outcome.CONVERGED
+    low = world.answers_with("gpu-a", resources=Resources(nofile=1024, memlock="64 KiB"))
+    assert play(low).outcome is Outcome.HELD
+    assert play(low.with_fleet(mode="system")).outcome is Outcome.CONVERGED
 
 
 # --- What cannot be known -------------------------------------------------------------------------

@@ -105,6 +105,13 @@ def _held_by_hand(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
     return f"held by hand {launch}"
 
 
+def _lacks_model(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
+    """A model's files are gone, or there again: what runs has them in memory."""
+    name = rng.choice(["llama", "qwen"])
+    node.lacks ^= {name}
+    return f"{name} is {'gone' if name in node.lacks else 'back'}"
+
+
 def _other_writer(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
     """The record is of another release: of an older or newer minor format, or with fewer fields.
 
@@ -141,4 +148,5 @@ TROUBLES = (
     _unkillable,
     _other_writer,
     _held_by_hand,
+    _lacks_model,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from reconciler.core.changes import StopStep, Symbol
 from reconciler.core.endpoints import Endpoint
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import Observed, Phase
@@ -40,6 +41,7 @@ def faults(
         yield from only_the_leader_acts(node, who, point)
     if point.op == "stop" and point.step in WRITTEN:
         yield from no_client_is_sent_to_what_stops(who, point, folder)
+        yield from nothing_stops_for_what_cannot_start(fleet, point, made)
 
 
 def nothing_is_shared(node: SimNode) -> Iterator[str]:
@@ -69,6 +71,22 @@ def no_client_is_sent_to_what_stops(who: str, point: Point, folder: Folder) -> I
     entries = folder.published.entries if folder.published else ()
     if any(e.launch == point.launch for e in entries):
         yield f"{who} stops {point.launch}, to which it still sends clients"
+
+
+def nothing_stops_for_what_cannot_start(
+    fleet: SimFleet, point: Point, made: Pass | None
+) -> Iterator[str]:
+    """What serves is not stopped first where a node of its successor lacks the model."""
+    replicas = {r.replica: r for r in made.diff.replicas} if made else {}
+    for change in made.plan.changes if made else ():
+        stops = [s for s in change.steps if isinstance(s, StopStep) and s.voluntary]
+        if change.symbol is not Symbol.STOP_FIRST or point.launch not in {s.launch for s in stops}:
+            continue
+        effective = replicas[change.address].effective
+        model = effective.profile.model.name if effective and effective.profile else ""
+        for seat in change.after_seats:
+            if model in fleet.nodes[seat.node].lacks:
+                yield f"{point.launch} stops for a successor that cannot start on {seat.node}"
 
 
 def requests_are_awaited(fleet: SimFleet) -> Iterator[str]:

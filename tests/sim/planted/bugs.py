@@ -353,6 +353,10 @@ def _sheds(kind: type, *, repairs_only: bool = False) -> Callable[[Step], Step |
     return change
 
 
+def _unasked(step: Step) -> Step | None:
+    return replace(step, check=()) if isinstance(step, StopStep) else step
+
+
 def _one_rank(step: Step) -> Step | None:
     if isinstance(step, StartStep) and len(step.shards) > 1:
         return replace(step, shards=step.shards[:1])
@@ -414,6 +418,7 @@ BUGS: dict[str, Bug] = {
     "what left the endpoints never comes back": Bug(publisher=_never_again),
     "requests in flight are not awaited": Bug(node="no-drain"),
     # steps
+    "nobody asks whether the successor could start": answered(_unasked),
     "orphans are not adopted": answered(_sheds(AdoptStep)),
     "leftovers are not swept": answered(_sheds(StopStep, repairs_only=True)),
     "only the first rank is stopped": answered(_first_node_only),
