@@ -154,3 +154,5 @@ class Ending:
             return
         self._stuck = True
         self._up.status.remaining = sorted(entry.pid for entry in left)
+        # Should we be killed now, this alone tells of what neither mark nor group leads to.
+        self._up.note_left([Process("stray", s.pid, s.start_time, s.pgid) for s in left])

@@ -31,6 +31,7 @@ from . import (
 from .ending import Ending
 from .health import Probe
 from .node import boottime
+from .procs import Process
 from .running import Running
 from .spec import Spec
 from .status import Status
@@ -317,6 +318,7 @@ class Supervisor:
                 self.probe.cancel()
                 self.probe = None
             self.status.phase = records.STOPPING
+            self._note_strays()
             self.ending = Ending(self, ending, grace_s, drain_s, gently)
 
     def _housekeeping(self, now: float) -> None:
@@ -330,10 +332,17 @@ class Supervisor:
             self._next_log_check = now + (FLOOD_CHECK_S if self._flooded else LOG_CHECK_S)
         if now >= self._next_strays and self.ending is None:
             self._next_strays = now + STRAYS_S
-            if not self.status.cgroup:
-                mains = {p.pid for p in self.status.processes.values()}
-                unmarked = self.tree.unmarked(self.tree.members())
-                self.status.strays = [p for p in unmarked if p.pid not in mains]
+            self._note_strays()
+
+    def _note_strays(self) -> None:
+        """Who takes over from us must find those as well that carry no mark."""
+        if not self.status.cgroup:
+            self.note_left(self.tree.unmarked(self.tree.members()))
+
+    def note_left(self, left: List[Process]) -> None:
+        """Record processes beside the commands' own: what lives of them is the shard's."""
+        mains = {p.pid for p in self.status.processes.values()}
+        self.status.strays = [p for p in left if p.pid not in mains]
 
     def _bound_logs(self, *, keep: bool) -> bool:
         """Whether one was too long."""
