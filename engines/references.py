@@ -226,7 +226,7 @@ def nodes_named(texts: Iterable[str]) -> Iterator[str]:
 
 
 def texts(profile: EngineProfile) -> Iterator[str]:
-    """All text of a profile in which references stand."""
+    """All text of a profile that may hold references."""
     return (text for _, text in _texts(profile))
 
 
@@ -239,6 +239,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _texts(profile: EngineProfile) -> Iterator[tuple[str, str]]:
+    """Those with a `$`, by key path: a few of the many that ten thousand profiles have."""
     yield from _many("args", profile.args)
     yield from _many("command", profile.command)
     yield from _env("env", profile.env)
@@ -250,12 +251,12 @@ def _texts(profile: EngineProfile) -> Iterator[tuple[str, str]]:
         yield from _many(f"sidecars[{index}].argv", sidecar.argv)
         yield from _env(f"sidecars[{index}].env", sidecar.env)
     for index, file in enumerate(profile.files):
-        yield f"files[{index}].content", file.content
+        yield from _env(f"files[{index}]", {"content": file.content})
 
 
 def _many(path: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((f"{path}[{index}]", text) for index, text in enumerate(texts))
+    return ((f"{path}[{index}]", text) for index, text in enumerate(texts) if "$" in text)
 
 
 def _env(path: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return ((f"{path}.{name}", value) for name, value in env.items())
+    return ((f"{path}.{name}", value) for name, value in env.items() if "$" in value)
