@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from engines import references, runtime_checks
 from engines.base import EngineProfile, Problem
+from engines.env_checks import SHELL, unexpanded
 from engines.flags import Flag, FlagTable, Word, is_flag, walk
 
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -29,6 +30,9 @@ def check_args(
         for word in walk(table, args):
             yield from _check_word(table, reserved, f"{path}[{word.index}]", word)
             yield from _check_values(path, word)
+        for index, arg in enumerate(args):
+            if SHELL.search(arg):
+                yield unexpanded(f"{path}[{index}]", arg)
 
 
 def arguments(profile: EngineProfile) -> Iterator[tuple[str, tuple[str, ...]]]:

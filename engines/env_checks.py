@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping
 from engines.base import EngineProfile, Problem
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHELL = re.compile(r"(?<!\$)\$(?:\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Z][A-Z0-9_]+\b)")
+"""A variable as a shell would expand it. `exps$` of a regular expression is none."""
+
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 NO_PLUGIN = "none"
@@ -82,6 +85,17 @@ def _check_proxy(path: str, env: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
+def unexpanded(path: str, value: str) -> Problem:
+    """A variable in a value: where people paste a script, it is meant to be expanded."""
+    found = SHELL.search(value)
+    return Problem(
+        path,
+        f"{found[0] if found else value} is not expanded: no shell reads it",
+        "write the value, or a reference such as $(node.address)",
+        warning=True,
+    )
+
+
 def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Every environment of `profile` with its key path."""
     yield "env", profile.env
@@ -126,6 +140,8 @@ def _check_variable(
             f"{name} is empty: an empty credential fails even where none is needed",
             "remove it, or give it a value",
         )
+    elif SHELL.search(value):
+        yield unexpanded(path, value)
     elif name in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME") and value.startswith("^"):
         yield Problem(
             path,

@@ -266,6 +266,21 @@ def test_the_end_of_options_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["$HOME/x.jinja", "${MODEL_DIR}/x", "a:$PORT"])
+def test_a_variable_that_no_shell_expands_is_warned_about(value: str) -> None:
+    (said,) = warnings("vllm", args=["--chat-template", value])
+    assert said.endswith("is not expanded: no shell reads it")
+    (said,) = warnings("vllm", env={"A": value})
+    assert said.endswith("is not expanded: no shell reads it")
+
+
+@pytest.mark.parametrize(
+    "value", ["exps$=CPU", "$$(x) costs $5", "{{ $x }}", "$(node.address)", "a$", "$$HOME"]
+)
+def test_a_dollar_that_is_no_variable_is_let_through(value: str) -> None:
+    assert warnings("llamacpp", args=["-ot", value], env={"A": value}) == []
+
+
 def test_a_repeated_flag_is_not_a_finding() -> None:
     assert problems("llamacpp", args=["-ot", "a=CPU", "-ot", "b=CPU"]) == []
 
