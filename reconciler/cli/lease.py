@@ -8,6 +8,7 @@ from reconciler.cli.leasing import actor
 from reconciler.cli.options import output_option, reason_option, repo_options
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
+from reconciler.cli.stopping import to_the_end
 from reconciler.errors import Exit
 
 
@@ -71,16 +72,17 @@ def take(ctx: click.Context, reason: str, repo: str | None, ref: str | None) -> 
         desired = session.inventory()
         observed = session.look(desired)
         nodes = [name for name, look in sorted(observed.nodes.items()) if look.answer]
-        taken = session.pool.lease(
-            desired,
-            nodes,
-            "take",
-            reason=f"{reason} ({actor(session)})",
-            root_commit=desired.revision.root_commit,
-        )
-        epochs = {name: a.lease.epoch for name, a in taken.items() if a.lease}
-        if epochs:
-            session.pool.lease(desired, sorted(epochs), "release", epochs=epochs)
+        with to_the_end():
+            taken = session.pool.lease(
+                desired,
+                nodes,
+                "take",
+                reason=f"{reason} ({actor(session)})",
+                root_commit=desired.revision.root_commit,
+            )
+            epochs = {name: a.lease.epoch for name, a in taken.items() if a.lease}
+            if epochs:
+                session.pool.lease(desired, sorted(epochs), "release", epochs=epochs)
     for name, answer in sorted(taken.items()):
         said = (
             f"taken, epoch {answer.epoch}" if answer.lease else f"{answer.reason}: {answer.message}"

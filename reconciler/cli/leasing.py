@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from reconciler.cli.stopping import to_the_end
 from reconciler.core.changes import Reason
 from reconciler.errors import Blocked
 
@@ -25,16 +26,17 @@ def leases(
 ) -> Iterator[dict[str, int]]:
     """Epochs by node; nodes that answer no are left out. `fields` are stored in the leases."""
     pool = session.pool
-    got = pool.lease(desired, nodes, "acquire", **fields)
-    held = [n for n, a in got.items() if a.reason is Reason.LEASE_HELD]
-    if held:
-        got |= pool.lease(desired, held, "take", reason=reason, **fields)
-    epochs = {n: a.lease.epoch for n, a in got.items() if a.lease}
-    try:
-        yield epochs
-    finally:
-        if epochs:
-            pool.lease(desired, sorted(epochs), "release", epochs=epochs)
+    with to_the_end():
+        got = pool.lease(desired, nodes, "acquire", **fields)
+        held = [n for n, a in got.items() if a.reason is Reason.LEASE_HELD]
+        if held:
+            got |= pool.lease(desired, held, "take", reason=reason, **fields)
+        epochs = {n: a.lease.epoch for n, a in got.items() if a.lease}
+        try:
+            yield epochs
+        finally:
+            if epochs:
+                pool.lease(desired, sorted(epochs), "release", epochs=epochs)
 
 
 def store(

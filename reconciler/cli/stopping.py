@@ -84,6 +84,16 @@ def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> 
             signal.signal(number, before if before is not None else signal.SIG_DFL)
 
 
+@contextmanager
+def to_the_end() -> Iterator[None]:
+    """What is begun in here is ended, too: a signal counts after it, a second one at once."""
+    stop = Stop(tell=False)
+    with handled(stop.handle):
+        yield
+    if stop.number:
+        raise Interrupted(stop.number)
+
+
 def end_by(number: int, frame: FrameType | None = None) -> None:
     """For commands that ask or change one thing: what they hold is given back on the way out."""
     signal.signal(number, signal.SIG_DFL)

@@ -8,11 +8,12 @@ whoever can push it would choose where we log in.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from reconciler.errors import GitError
 from reconciler.fleet.checked import Checked
 from reconciler.loop.head import Head
-from reconciler.loop.revisions import LeaseFacts
+from reconciler.loop.revisions import MAX_HISTORY, LeaseFacts
 from reconciler.loop.seams import SignersLike, SourceLike
 from reconciler.report.passreport import HeadError
 
@@ -57,7 +58,8 @@ class Trust:
         """
         if not self.asked or head.desired is not None:
             return facts, ()
-        good = {c: n for c, n in facts.revisions.items() if self.vouches(c)}
+        past = self._past(head)
+        good = {c: n for c, n in facts.revisions.items() if c in past or self.vouches(c)}
         notes = tuple(
             f"{commit[:10]}, which {nodes} of the nodes name as in force, is not gone on with:"
             f" {self._check(commit).words}"
@@ -65,6 +67,16 @@ class Trust:
             if commit not in good
         )
         return replace(facts, revisions=good), notes
+
+    def _past(self, head: Head) -> set[str]:
+        """What a signed head that does not validate has before it, and its signer vouches for."""
+        commit = head.revision.commit if head.revision else ""
+        if not commit or not self.vouches(commit):
+            return set()
+        try:
+            return {r.commit for r in islice(self._source.ancestors(commit), MAX_HISTORY)}
+        except GitError:
+            return set()
 
     def _check(self, commit: str) -> Checked:
         if commit not in self._checked:

@@ -9,11 +9,13 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from reconciler.cli.app import run
+from reconciler.cli.leasing import leases
 from reconciler.cli.stopping import Interrupted, Stop, end_by, exit_code, handled
 from reconciler.loop.daemon import Daemon, Schedule
 from reconciler.loop.passes import Request, run_pass
@@ -172,6 +174,20 @@ def test_any_command_that_a_signal_ends_leaves_as_its_shell_expects(number: int)
     tree = click.Group(commands={"asking": asking})
     assert run(["asking"], tree) == 128 + number
     assert undone == ["given back"]
+
+
+def test_a_persons_command_gives_its_leases_back_before_it_ends_by_a_signal() -> None:
+    w = fleet()
+    session = SimpleNamespace(pool=w.pool)
+
+    def approve() -> None:
+        with leases(session, desired("one"), ["a"], "why"):  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert w.pool.actions() == ["acquire"], "what is under way is not cut"
+
+    with pytest.raises(Interrupted):
+        approve()
+    assert w.pool.actions() == ["acquire", "release"]
 
 
 def test_the_exit_code_is_that_of_the_signal_through_every_wrapping() -> None:

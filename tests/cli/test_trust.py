@@ -86,6 +86,18 @@ def test_a_revision_that_the_nodes_name_and_nobody_signed_is_not_gone_on_with() 
     assert (report.plan, w.applied, report.exit_code) == (None, [], Exit.ERROR)
 
 
+def test_a_signed_head_that_does_not_validate_vouches_for_what_was_before_it() -> None:
+    """Signatures are new here: what is in force was made before them."""
+    w = in_force()
+    w.source.in_force.clear()
+    w.source.push("bad", None)
+    w.source.inventories[commit_id("bad")] = desired("bad")
+    report = run_pass(edges(w, bad=GOOD), Request())
+    assert report.head_error is not None
+    assert report.head_error.reason == "SchemaFailed"
+    assert (report.revisions.in_force, starts(w)) == (commit_id("one"), ["chat-1"])
+
+
 def test_nothing_unsigned_says_where_to_look() -> None:
     w = in_force()
     trap: Node = node("trap", 66)
