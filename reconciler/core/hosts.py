@@ -20,6 +20,9 @@ from reconciler.core.model import Desired, Model, Node, NodeFabric, Placement, R
 from reconciler.core.observed import NodeAnswer
 
 RDMA = ("ib", "roce")
+LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}
+"""What /sys/class/infiniband/*/ports/*/link_layer says of a kind of fabric."""
+
 DECLARED = "declared"
 PARTS = re.compile(r"(.*)-(0*1)-of-([0-9]+)\.gguf")
 MOST_PARTS = 1000
@@ -205,6 +208,13 @@ def _check_adapters(node: Node, name: str, fabric: NodeFabric, answer: NodeAnswe
             raise ValueError(
                 f"node {node.name}: fabric {name} names adapter {adapter.name} port "
                 f"{adapter.port}, which the node does not have"
+            )
+        expected = LINK_LAYERS.get(fabric.kind, "")
+        if found.link_layer and expected and found.link_layer != expected:
+            raise ValueError(
+                f"node {node.name}: adapter {adapter.name} port {adapter.port} of fabric {name} is "
+                f"{found.link_layer}, its document says kind {fabric.kind}; only RoCE needs a GID "
+                "index, and InfiniBand must not have one"
             )
         if found.state and "ACTIVE" not in found.state.upper():
             raise ValueError(

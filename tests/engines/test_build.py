@@ -182,9 +182,16 @@ def test_infiniband_never_has_a_gid_index() -> None:
             [{"name": "mlx5_0", "port": 1}, {"name": "mlx5_1", "port": 1, "state": "1: DOWN"}],
             "adapter mlx5_1 port 1 of fabric x is 1: DOWN",
         ),
+        (
+            [
+                {"name": "mlx5_0", "port": 1, "link_layer": "InfiniBand"},
+                {"name": "mlx5_1", "port": 1, "link_layer": "Ethernet"},
+            ],
+            "adapter mlx5_1 port 1 of fabric x is Ethernet, its document says kind ib",
+        ),
     ],
 )
-def test_an_adapter_that_is_absent_or_down_is_refused(
+def test_an_adapter_that_is_absent_down_or_of_another_kind_is_refused(
     seen: list[dict[str, Any]], expected: str
 ) -> None:
     data = on_fabric(IB, IB) | {"network": {"gpu-a": {"adapters": seen}}}

@@ -49,6 +49,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         yield from _links(repo, entry, node)
         yield from _host_key(repo, entry, node, keys)
         yield from _address(repo, entry, node, fleet, addresses)
+        yield from _usable(repo, entry, node)
         if node.management.interface.startswith("ib"):
             message = f"{quoted(node.management.interface)} looks like IP over InfiniBand"
             hint = "ranks then meet on the fabric's own network: all nodes of a replica need one"
@@ -179,6 +180,29 @@ def _address(
         message = f"{quoted(node.address)} is a real machine, and the fleet has the example's id"
         hint = "give the fleet an id of its own: 'python3 -c \"import uuid; print(uuid.uuid4())\"'"
         yield repo.finding(entry, ("address",), message, hint, reason=Reason.INFEASIBLE)
+
+
+def _usable(repo: Repo, entry: Entry, node: Node) -> Iterator[Finding]:
+    """Addresses that no peer can dial, or that stand for another machine after the next boot."""
+    places: list[tuple[Path, str]] = [(("address",), node.address)]
+    places.append((("management", "address"), node.management.address))
+    for name, fabric in node.fabrics.items():
+        places.append((("fabrics", name, "address"), fabric.address))
+    for path, address in places:
+        try:
+            ip = ipaddress.ip_address(address)
+        except ValueError:
+            continue
+        if ip.is_unspecified or ip.is_multicast or (ip.is_link_local and ip.version == 6):
+            what = "link-local, and needs a zone" if ip.is_link_local else "no machine's address"
+            hint = "write an address that the other nodes reach"
+            yield repo.finding(
+                entry, path, f"{quoted(address)} is {what}", hint, reason=Reason.INFEASIBLE
+            )
+        elif ip.is_link_local:
+            message = f"{quoted(address)} is link-local: another boot may give it another one"
+            hint = "give the interface a fixed address"
+            yield repo.finding(entry, path, message, hint, reason=Reason.INFEASIBLE, warning=True)
 
 
 def harmless(address: str) -> bool:
