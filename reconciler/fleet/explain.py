@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from reconciler.core.changes import Reason
@@ -39,14 +40,16 @@ WORDS = {
 }
 
 
-def explain(kind: str, subject: str, document: Document) -> list[Finding]:
-    """Every misfit of a document. `document.positions` must be there."""
-    findings = [_odd(kind, subject, document, odd) for odd in document.odd]
+def explain(kind: str, subject: str, document: Document, most: int = 200) -> list[Finding]:
+    """Every misfit of a document, or `most` of them. `document.positions` must be there."""
+    findings = [_odd(kind, subject, document, odd) for odd in document.odd[:most]]
     told = {odd.path for odd in document.odd}
     for error in _validator(kind).iter_errors(document.data):
         path = tuple(error.absolute_path)
+        if len(findings) >= most:
+            break
         if path not in told:
-            findings += _told(kind, subject, document, path, error)
+            findings += _told(kind, subject, document, path, error, most)
     return findings
 
 
@@ -100,7 +103,7 @@ def _unique(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationErr
 
 
 def _told(
-    kind: str, subject: str, document: Document, path: Path, error: ValidationError
+    kind: str, subject: str, document: Document, path: Path, error: ValidationError, most: int
 ) -> list[Finding]:
     def at(message: str, hint: str, where: Path = path, *, key: bool = False) -> Finding:
         line, column = place(document, where, key=key)
@@ -122,10 +125,10 @@ def _told(
             near = _misspelt(missing, value, node)
             return [at(f"'{missing}' is missing", near or _describe(node["properties"][missing]))]
         case "additionalProperties":
+            unknown = (n for n in value if n not in node["properties"] and not _is_note(n, node))
             return [
                 at(*_unknown(name, node, path, said(name)), (*path, name), key=True)
-                for name in value
-                if name not in node["properties"] and not _is_note(name, node)
+                for name in islice(unknown, most)
             ]
         case "propertyNames" | "pattern" if path and error.parent is None and _in_names(error):
             return [at(f"the key {quoted(value)} is not allowed", _pattern_hint(node))]

@@ -24,4 +24,7 @@ class Limits:
     total_values: int = 1_000_000
     """Values of the whole repo: about 200 MB."""
     findings: int = 200
-    """Findings of one file after which its reading ends."""
+    """Findings of one document that are told, and of one file after which its reading ends."""
+    all_findings: int = 20_000
+    """Findings of the repo after which no more are looked for: each costs a second parse of its
+    file, for its line."""

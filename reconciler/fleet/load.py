@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from reconciler.core.changes import Reason
@@ -57,11 +58,21 @@ def load(
     _read_all(repo, files, findings)
     _resolve_profiles(repo, findings)
     _one_fleet(repo, findings)
-    findings += check(repo)
+    _check(repo, findings)
     desired = None
     if not any(not f.warning for f in findings):
         desired = _desired(repo, revision)
     return Loaded(desired, ordered(findings))
+
+
+def _check(repo: Repo, findings: list[Finding]) -> None:
+    """What documents say about each other, as far as so many findings go."""
+    most = repo.limits.all_findings
+    findings += islice(check(repo), max(0, most - len(findings)))
+    if len(findings) >= most:
+        message = f"the repo has {most} findings or more, and no others were looked for"
+        hint = "mend these first"
+        findings.append(_file_finding(findings[-1].file, message, hint, Reason.PARSE_FAILED))
 
 
 def _repo(
@@ -93,7 +104,7 @@ def inventory(
     _read_all(repo, files, findings)
     repo.entries = {kind: dict(repo.of(kind)) for kind in ("Fleet", "Node")}
     _one_fleet(repo, findings)
-    findings += check(repo)
+    _check(repo, findings)
     findings = [f for f in findings if _concerns_nodes(f)]
     good = not any(not f.warning for f in findings) and len(repo.of("Fleet")) == 1
     return Loaded(_desired(repo, revision) if good else None, ordered(findings))
@@ -161,6 +172,9 @@ def _read_file(repo: Repo, file: SourceFile, findings: list[Finding]) -> Known:
         findings.append(_empty(file.path))
     documents = []
     for document in parsed.documents:
+        if len(findings) >= repo.limits.all_findings:
+            clean, repo.blind = False, True
+            break
         entry = _read(repo, document, findings)
         if entry is None:
             clean = False
@@ -200,7 +214,8 @@ def _read(repo: Repo, document: Document, findings: list[Finding]) -> Entry | No
             repo.broken.setdefault(kind, set()).add(name)
         else:
             repo.blind = True
-        findings += explain(kind, _subject(kind, name), repo.positioned(document))
+        most = repo.limits.findings
+        findings += explain(kind, _subject(kind, name), repo.positioned(document), most)
         return None
     return Entry(kind, value.name, document, value)
 

@@ -14,6 +14,7 @@ from pygit2.enums import FileMode
 
 from reconciler.fleet import schemas
 from reconciler.fleet.findings import as_text
+from reconciler.fleet.limits import Limits
 from reconciler.fleet.load import Loaded
 from reconciler.fleet.source import Source
 from tests.fleet.repos import BASE, desired, loaded
@@ -167,3 +168,29 @@ def test_git_signatures_are_not_verified_so_no_setting_says_that_they_are() -> N
     for kind in schemas.KINDS:
         names = set(schemas.schema(kind)["properties"])
         assert not {n for n in names if any(w in n for w in ("sign", "verif", "gpg", "trust"))}
+
+
+def test_a_repo_of_more_findings_than_a_person_reads_is_told_so_and_refused() -> None:
+    many = "---\n".join(f"kind: Placement\nname: p{n}\nprofile: none\n" for n in range(50))
+    broken = "---\n".join(f"kind: Placement\nname: b{n}\nreplica: 1\n" for n in range(50))
+    for text in (many, broken):
+        found = loaded({**BASE, "placements/x.yaml": text}, Limits(all_findings=20))
+        assert found.desired is None
+        assert 20 <= len(found.findings) <= 24, "the last document may have a few"
+        assert any("has 20 findings or more" in f.message for f in found.findings)
+        whole = loaded({**BASE, "placements/x.yaml": text})
+        assert len(whole.findings) >= 50
+        assert not any("or more" in f.message for f in whole.findings)
+
+
+def test_more_warnings_than_are_looked_through_hide_no_error() -> None:
+    texts = "---\n".join(f"kind: Model\nname: m{n}\nserved_names: [same]\n" for n in range(30))
+    files = {**BASE, "catalog/m.yaml": texts}
+    assert loaded(files).desired is not None, "there are only warnings"
+    assert loaded(files, Limits(all_findings=10)).desired is None
+
+
+def test_a_document_of_nothing_but_mistakes_is_told_a_few_hundred() -> None:
+    keys = "".join(f"unknown{n}: x\n" for n in range(5000))
+    found = loaded({**BASE, "placements/x.yaml": PLACEMENT + keys})
+    assert len(found.findings) == Limits().findings

@@ -7,7 +7,7 @@ is told already, and a reference to it is not called dangling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from reconciler.fleet.checks import (
     adapters,
@@ -38,6 +38,6 @@ CHECKS: tuple[Callable[[Repo], Iterable[Finding]], ...] = (
 )
 
 
-def check(repo: Repo) -> list[Finding]:
-    """The findings of every check."""
-    return [finding for one in CHECKS for finding in one(repo)]
+def check(repo: Repo) -> Iterator[Finding]:
+    """The findings of every check, made as they are asked for."""
+    return (finding for one in CHECKS for finding in one(repo))
