@@ -66,5 +66,5 @@ def _stem(settings: Settings, folder: Path, location: str) -> str:
             file.write(secrets.token_hex(16))
     except FileExistsError:
         pass
-    text = f"{seed.read_text()}\0{settings.user}\0{settings.owner}\0{location}"
+    text = f"{seed.read_bytes().hex()}\0{settings.user}\0{settings.owner}\0{location}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reconciler.core.changes import Reason
+from reconciler.core.changes import Hold, Reason
 from reconciler.core.model import Desired
 from reconciler.core.observed import ApprovedChange, Lease, Observed
 from reconciler.loop.seams import LeaseAnswer, PoolLike
+
+MOST_TOLD = 3
+"""Nodes whose refusal is told in one line."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,27 @@ class Held:
     """Another owner that holds one of them; empty: none."""
     fresh: bool = False
     """They were asked for just now: what was seen before may have changed meanwhile."""
+    refused: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
+    """Node → why it gave none, where no other owner is the cause: its disk is read-only, say."""
+
+    @property
+    def lacking(self) -> tuple[Reason, str]:
+        """Why steps on nodes without a lease wait."""
+        if self.other or not self.refused:
+            return Reason.LEASE_HELD, "no lease"
+        reason, _ = next(iter(self.refused.values()))
+        said = [f"node {node} gives no lease: {why}" for node, (_, why) in self.refused.items()]
+        return reason, "; ".join(said[:MOST_TOLD])
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """What a person must see of it."""
+        if self.other:
+            return ()
+        return tuple(
+            Hold(f"node {node}", reason, f"it gives no lease: {why}")
+            for node, (reason, why) in self.refused.items()
+        )
 
 
 class Book:
@@ -88,6 +112,11 @@ def acquire(pool: PoolLike, desired: Desired, nodes: Iterable[str]) -> Held:
         epochs={name: answer.lease.epoch for name, answer in asked.items() if answer.lease},
         other=_other(asked),
         fresh=True,
+        refused={
+            name: (answer.reason, answer.message)
+            for name, answer in sorted(asked.items())
+            if not answer.lease and answer.reason and answer.reason is not Reason.LEASE_HELD
+        },
     )
 
 

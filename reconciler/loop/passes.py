@@ -111,14 +111,16 @@ def act(
             decision = decide(edges, working, observed)
             watch.lap("plan")
         _check_expected(request, decision.plan)
+        reason, why = held.lacking
         allowed = limits.only_on(
             decision.plan,
             held.epochs.keys(),
-            lead_words(held.other) if held.other else "no lease",
-            Reason.LEASE_HELD,
+            lead_words(held.other) if held.other else why,
+            reason,
         )
         if held.other:
             allowed = limits.only_repairs(allowed, lead_words(held.other), Reason.LEASE_HELD)
+        allowed = replace(allowed, holds=(*allowed.holds, *held.holds))
         decision = replace(decision, plan=allowed)
         if request.on_plan:
             request.on_plan(decision.plan)
