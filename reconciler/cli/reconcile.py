@@ -12,6 +12,7 @@ from reconciler.cli.group import LateGroup
 from reconciler.cli.options import not_empty, output_option, repo_options, seconds, secrets_option
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
+from reconciler.cli.standin import check_stand_in, chosen
 from reconciler.cli.stopping import Stop, exit_code, handled
 from reconciler.errors import Exit, SettingsError
 
@@ -112,10 +113,7 @@ def root(
         return 0
     if (offline or base or observed) and not dry_run:
         raise SettingsError("--offline, --base, --observed", "only plan", "add --dry-run")
-    if observed and (offline or base):
-        raise SettingsError(
-            "--observed", "excludes --offline and --base", "plan against one of them"
-        )
+    check_stand_in(offline, base, observed)
     if expect is not None and len(expect) < SHORTEST_DIGEST:
         raise SettingsError(
             "--expect", f"{expect!r} is too short", f"give {SHORTEST_DIGEST} characters or all"
@@ -124,7 +122,7 @@ def root(
         if session.ref is not None and "://" not in session.location:
             session.revision()  # A slip in --ref is told as such, not as a head that is broken.
         if dry_run:
-            stand_in = _stand_in(session, offline, base, observed)
+            stand_in = chosen(session, offline, base, observed)
             return _dry_run(session, stand_in, output, detailed_exitcode, allow_dirty)
         publishes = publisher(session.settings, endpoints, endpoints_hook, endpoints_hook_timeout)
         edges = session.edges(publisher=publishes, secrets_dir=secrets)
@@ -153,22 +151,6 @@ def _dry_run(
     _show_plan(report, report.plan, output, stand_in.basis if stand_in else "")
     _say_warnings(session)
     return int(dry_exit_code(report.plan, detailed=detailed))
-
-
-def _stand_in(
-    session: Session, offline: bool, base: str | None, observed: Path | None
-) -> OnlyLooks | None:
-    """What is planned against in place of the nodes; None: the nodes."""
-    from reconciler.loop.offline import AssumedNodes, SavedNodes
-
-    if base is not None:
-        from reconciler.loop.comparing import BaseNodes, find_base
-
-        head = session.revision()
-        return BaseNodes(find_base(session.source, base, head.commit))
-    if observed is not None:
-        return SavedNodes.read(observed)
-    return AssumedNodes() if offline else None
 
 
 def _has_worktree(session: Session) -> bool:

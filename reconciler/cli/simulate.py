@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reconciler.cli.options import output_option, repo_options, seconds
+from reconciler.cli.options import not_empty, output_option, repo_options, seconds
 from reconciler.cli.output import say, show, show_json
 from reconciler.cli.session import Session
+from reconciler.cli.standin import check_stand_in, chosen
 from reconciler.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 @click.command()
 @repo_options
 @click.option("--offline", is_flag=True, help="Ask no node: begin with every node empty.")
+@click.option(
+    "--base",
+    metavar="REF",
+    callback=not_empty,
+    help="Ask no node: begin as if all of REF ran, from where this branch left it.",
+)
 @click.option(
     "--observed",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -56,6 +63,7 @@ def simulate(
     repo: str | None,
     ref: str | None,
     offline: bool,
+    base: str | None,
     observed: Path | None,
     load: float,
     limit: float,
@@ -67,26 +75,25 @@ def simulate(
 
     From the nodes as they are now: every step, how long until converged, the lowest number of ready
     replicas of each placement on the way, what is held, and what cannot be known. Looks at the
-    working tree, or at the commit that --ref names.
+    working tree, or at the commit that --ref names. With --base it shows what a branch would do to
+    a fleet on which its base runs, and needs no node.
 
     Exit codes: 0 it converges; 3 something is held, or the limit came first; 4 a guard or a policy
     holds it.
     """
     from reconciler.loop.forecasting import foresee
-    from reconciler.loop.offline import AssumedNodes, SavedNodes
     from reconciler.loop.values import Request
     from reconciler.simulate.forecast import Assumptions
 
-    if offline and observed is not None:
-        raise SettingsError("--offline, --observed", "exclude each other", "give one of them")
+    check_stand_in(offline, base, observed)
     given = Assumptions(load, limit, frozenset(failing), approved)
     with Session.of(ctx, repo, ref) as session:
         worktree = session.ref is None and _has_worktree(session)
-        stand_in = AssumedNodes() if offline else SavedNodes.read(observed) if observed else None
+        stand_in = chosen(session, offline, base, observed)
         edges = session.edges(stand_in)
         _check_profiles(session, failing, worktree)
         made = foresee(edges, Request(ref=session.ref, worktree=worktree, act=False), given)
-    return _show(made, output)
+    return _show(made, output, stand_in.basis if stand_in else "")
 
 
 def _check_profiles(session: Session, failing: tuple[str, ...], worktree: bool) -> None:
@@ -105,7 +112,7 @@ def _has_worktree(session: Session) -> bool:
     return "://" not in session.location and session.source.has_worktree
 
 
-def _show(made: Foreseen, output: str) -> int:
+def _show(made: Foreseen, output: str, basis: str) -> int:
     from reconciler.report.forecast import forecast_json, forecast_markdown, forecast_text
     from reconciler.report.status_text import head_error_lines
 
@@ -116,11 +123,11 @@ def _show(made: Foreseen, output: str) -> int:
     if made.forecast is None:
         return int(Exit.ERROR)
     if output == "json":
-        show_json(forecast_json(made.forecast, observed_at=made.observed_at))
+        show_json(forecast_json(made.forecast, observed_at=made.observed_at, basis=basis))
     elif output == "markdown":
-        click.echo(forecast_markdown(made.forecast), nl=False)
+        click.echo(forecast_markdown(made.forecast, basis), nl=False)
     else:
-        show(forecast_text(made.forecast))
+        show(forecast_text(made.forecast, basis))
     return int(exit_code(made.forecast))
 
 

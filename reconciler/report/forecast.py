@@ -23,17 +23,18 @@ _ACTIONS = (What.START, What.STOP, What.RELABEL, What.ADOPT)
 _SYMBOLS = {What.START: "+", What.STOP: "-", What.RELABEL: "~", What.FAILED: "!", What.REFUSED: "!"}
 
 
-def forecast_text(made: Forecast) -> str:
-    """The whole forecast, ending in a newline."""
-    return "".join(f"{printable(line)}\n" for line in _lines(made))
+def forecast_text(made: Forecast, basis: str = "") -> str:
+    """The whole forecast, ending in a newline. `basis`: what it begins with, if not the nodes."""
+    return "".join(f"{printable(line)}\n" for line in _lines(made, basis))
 
 
-def forecast_json(made: Forecast, *, observed_at: str) -> dict[str, Any]:
+def forecast_json(made: Forecast, *, observed_at: str, basis: str = "") -> dict[str, Any]:
     """The published form. Durations in seconds since the observation."""
     data = {
         "format_version": FORMAT_VERSION,
         "revision": str(made.revision),
         "observed_at": observed_at,
+        "basis": basis,
         "outcome": made.outcome.value,
         "took_s": made.took_s,
         "steps": [to_json(e) for e in made.events],
@@ -44,10 +45,12 @@ def forecast_json(made: Forecast, *, observed_at: str) -> dict[str, Any]:
     return {key: cleaned(value) for key, value in data.items()}
 
 
-def forecast_markdown(made: Forecast) -> str:
+def forecast_markdown(made: Forecast, basis: str = "") -> str:
     """For a comment on a pull request."""
     lines = [f"### Forecast: {escaped(_headline(made))}", ""]
     lines += [f"Revision `{printable(short_revision(made.revision)).replace('`', chr(39))}`", ""]
+    if basis:
+        lines += [f"_{escaped(basis)}_", ""]
     if made.capacity:
         lines += [
             "| placement | wanted | now | lowest | at | in the end |",
@@ -89,8 +92,10 @@ def duration(seconds: float) -> str:
 # --- Lines ------------------------------------------------------------------------------------
 
 
-def _lines(made: Forecast) -> Iterator[str]:
+def _lines(made: Forecast, basis: str) -> Iterator[str]:
     yield f"{short_revision(made.revision)}: {_headline(made)}"
+    if basis:
+        yield f"({basis})"
     if made.events:
         yield ""
         shown, left = _shortened(made.events)

@@ -47,14 +47,19 @@ def test_a_saved_observation_gives_the_same_as_empty_nodes(
 ) -> None:
     file = saved(example, tmp_path)
     ran = cli("simulate", "--observed", str(file), repo=example)
-    assert (ran.code, ran.out) == (Exit.OK, cli("simulate", "--offline", repo=example).out)
+    assert ran.code == Exit.OK
+    lines, offline = ran.out.splitlines(), cli("simulate", "--offline", repo=example).out
+    assert lines[1].startswith("(saved: planned against observed.json")
+    assert [lines[0], *lines[2:]] == [
+        line for line in offline.splitlines() if not line.startswith("(offline:")
+    ]
 
 
 def test_json_has_every_step_and_names_that_stay(cli: Cli, example: FleetRepo) -> None:
     data = cli("simulate", "--offline", "--output", "json", repo=example).json
     assert set(data) == {
-        "format_version", "revision", "observed_at", "outcome", "took_s", "steps", "capacity",
-        "held", "notes",
+        "format_version", "revision", "observed_at", "basis", "outcome", "took_s", "steps",
+        "capacity", "held", "notes",
     }  # fmt: skip
     assert (data["outcome"], data["took_s"]) == ("converged", 1.0)
     assert [s["what"] for s in data["steps"]].count("start") == 5
@@ -70,6 +75,41 @@ def test_markdown_is_a_table_and_folds_the_steps(cli: Cli, example: FleetRepo) -
     assert out.startswith("### Forecast: converged after 1 s: 5 starts\n")
     assert "| chat | 4 | 0 | 0 |  | 4 |" in out
     assert "<details><summary>Steps</summary>" in out
+
+
+def test_from_its_base_a_branch_shows_its_own_rollout_and_needs_no_node(
+    cli: Cli, example: FleetRepo
+) -> None:
+    example.replace(PROFILE, "4096", "8192")
+    ran = cli("simulate", "--base", "HEAD", repo=example)
+    assert ran.code == Exit.OK
+    lines = ran.out.splitlines()
+    assert lines[0].endswith(": 4 starts, 4 stops")
+    assert lines[1].startswith("(planned as if HEAD@sha1:")
+    assert "goes first (canary): the profile was edited" in ran.out
+    assert "  chat (sim-small): 4 of 4 ready now, lowest 4, 4 in the end" in lines
+    assert "large" not in "".join(line for line in lines if " start " in line)
+    data = cli("simulate", "--base", "HEAD", "-o", "json", repo=example).json
+    assert data["basis"].startswith("planned as if HEAD@sha1:")
+    assert {s["replica"] for s in data["steps"]} == {f"chat-{n}" for n in range(4)}
+    markdown = cli("simulate", "--base", "HEAD", "-o", "markdown", repo=example).out
+    assert "_planned as if HEAD\\@sha1:" in markdown
+
+
+def test_a_base_compared_with_itself_has_nothing_to_do(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("simulate", "--base", "HEAD", repo=example)
+    assert ran.code == Exit.OK
+    assert "converged already: nothing to do" in ran.out
+
+
+def test_a_branch_whose_profile_would_fail_shows_what_that_costs(
+    cli: Cli, example: FleetRepo
+) -> None:
+    example.replace(PROFILE, "4096", "8192")
+    ran = cli("simulate", "--base", "HEAD", "--failing", "sim-small", repo=example)
+    assert ran.code == Exit.PARTIAL
+    assert "ProfileRejected to the end" in ran.out
+    assert "lowest 4, 4 in the end" in ran.out
 
 
 def test_what_has_no_place_ends_with_3_and_is_told(cli: Cli, example: FleetRepo) -> None:
@@ -101,12 +141,13 @@ def test_a_revision_that_does_not_validate_is_no_forecast(cli: Cli, example: Fle
     assert "placements/bad.yaml" in ran.err
 
 
-def test_offline_and_an_observation_exclude_each_other(
-    cli: Cli, example: FleetRepo, tmp_path: Path
+@pytest.mark.parametrize("other", [["--offline"], ["--base", "HEAD"]])
+def test_an_observation_excludes_what_would_begin_elsewhere(
+    cli: Cli, example: FleetRepo, tmp_path: Path, other: list[str]
 ) -> None:
-    ran = cli("simulate", "--offline", "--observed", str(saved(example, tmp_path)), repo=example)
+    ran = cli("simulate", *other, "--observed", str(saved(example, tmp_path)), repo=example)
     assert ran.code == Exit.ERROR
-    assert "exclude each other" in ran.err
+    assert "excludes --offline and --base" in ran.err
 
 
 @pytest.mark.parametrize("ref", ["HEAD", "main"])
