@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from . import children, containers, environment, procs, records
+from . import children, containers, environment, procs, records, units
 from .probes import Probe as Asked
 from .procs import Process
 from .spec import Command
@@ -280,14 +280,16 @@ class Running:
         return {part["uuid"]: part["gpu"] for part in found}, reply.error
 
     def _limits(self) -> children.Limits:
+        """As a unit of system mode has them, as far as the hard limits allow: with a login's 1,024
+        open files a server refuses requests, with its 8 MiB of memlock NCCL leaves the fabric."""
         needs, limits = self._spec.needs, []
-        nofile, memlock = needs.get("nofile"), str(needs.get("memlock") or "")
-        if isinstance(nofile, int) and nofile > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        need, memlock = needs.get("nofile"), str(needs.get("memlock") or "")
+        nofile = max(units.DEFAULT_NOFILE, need if isinstance(need, int) else 0)
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft != resource.RLIM_INFINITY and nofile > soft:
             limits.append((resource.RLIMIT_NOFILE, nofile))
-        if memlock == "unlimited":
-            limits.append((resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY))
-        elif memlock.isdigit():
-            limits.append((resource.RLIMIT_MEMLOCK, int(memlock) * 1024))
+        most = int(memlock) * 1024 if memlock.isdigit() else resource.RLIM_INFINITY
+        limits.append((resource.RLIMIT_MEMLOCK, most))
         return tuple(limits)
 
     def _watch_timeout(self, now: float) -> None:

@@ -191,10 +191,11 @@ def _gpu_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:
     if absent:
         yield f"GPUs of its document are not there: {', '.join(absent)}"
     for gpu in answer.gpus.items:
+        name = f"GPU {gpu.index} ({gpu.uuid})" if gpu.index >= 0 else f"GPU {gpu.uuid}"
         for warning in gpu.warnings:
-            yield f"GPU {gpu.index} ({gpu.uuid}): {warning}"
+            yield f"{name}: {warning}"
         if gpu.error:
-            yield f"GPU {gpu.index} ({gpu.uuid}): {gpu.error}"
+            yield f"{name}: {gpu.error}"
         strangers = [p for p in gpu.processes if not p.launch]
         if strangers:
             pids = ", ".join(f"{p.pid} {p.name}".strip() for p in strangers)

@@ -274,7 +274,7 @@ class Resources:
     shm_free_mib: int | None = None
     disk_free_mib: int | None = None
     memlock: str = ""
-    """`unlimited` or `… KiB`: what a launch in plain mode gets when its profile asks for it."""
+    """`unlimited` or `… KiB`: what a launch in plain mode gets at most."""
     nofile: int = 0
     """Likewise. A unit of system mode has limits of its own."""
     error: str = ""

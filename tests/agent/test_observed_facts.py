@@ -98,11 +98,14 @@ def test_limits_are_told_as_a_launch_can_have_them(node: Node) -> None:
     assert (seen.nofile, seen.memlock) == (512, "128 KiB")
 
     specs = Specs(node)
-    fits = specs.shell("job-0-aaaaa", ["sh", "-c", "ulimit -n; ulimit -l; exit 3"])
-    node.start({**fits, "needs": {"nofile": 512, "memlock": "128"}})
-    assert node.ended("job-0-aaaaa")["log_tail"] == ["512", "128"]
+    argv = ["sh", "-c", "ulimit -n; ulimit -l; exit 3"]
+    for ordinal, needs in enumerate(({}, {"nofile": 512, "memlock": "128"}, {"memlock": "96"})):
+        launch = f"job-{ordinal}-aaaaa"
+        node.start({**specs.shell(launch, argv), "needs": needs})
+        told = ["512", needs.get("memlock", "128")]
+        assert node.ended(launch)["log_tail"] == told
 
-    over = specs.shell("job-1-aaaaa", ["sleep", "60"])
+    over = specs.shell("job-9-aaaaa", ["sleep", "60"])
     with pytest.raises(Refused, match=r"nofile: at most 512.*memlock: 128 KiB"):
         node.start({**over, "needs": {"nofile": 513, "memlock": "129"}})
 

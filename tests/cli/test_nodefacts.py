@@ -6,7 +6,15 @@ import pytest
 
 from reconciler.cli import nodefacts
 from reconciler.core.model import Fleet, GpuInventory, Node, NodeFabric, NodeSsh
-from reconciler.core.observed import Network, NodeAnswer, NodeHold, NodeLook, Resources
+from reconciler.core.observed import (
+    GpuSeen,
+    GpusPart,
+    Network,
+    NodeAnswer,
+    NodeHold,
+    NodeLook,
+    Resources,
+)
 
 FLEET = Fleet("f", "id")
 NODE = Node("gpu-a", "10.0.0.1", "p", GpuInventory("none", 0, "declared"))
@@ -100,3 +108,16 @@ def test_plain_mode_is_a_note_and_says_where_system_is_possible() -> None:
 
     assert "it could use mode system" in notes(FINE)[0]
     assert "could use" not in notes(with_(no_system="mode system: needs root"))[0]
+
+
+def test_a_gpu_is_named_by_its_uuid_where_the_driver_no_longer_numbers_it() -> None:
+    uuids = tuple(f"GPU-{n}" for n in range(3))
+    node = Node("gpu-a", "10.0.0.1", "p", GpuInventory("h100", 3, ids=uuids))
+    left = (GpuSeen(uuids[0], 0, warnings=("Xid 63",)), GpuSeen(uuids[2], 1))
+    gone = GpuSeen(uuids[1], -1, error="NVML no longer lists it: Xid 79")
+    assert said(with_(gpus=GpusPart((*left, gone))), node) == [
+        "GPU 0 (GPU-0): Xid 63",
+        "GPU GPU-1: NVML no longer lists it: Xid 79",
+    ]
+    missing = said(with_(gpus=GpusPart(left)), node)
+    assert "GPUs of its document are not there: GPU-1" in missing
