@@ -10,7 +10,9 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 
 from tests.e2e.world import World, until
@@ -167,3 +169,27 @@ def test_what_somebody_tried_from_a_branch_is_taken_back_by_the_daemon_with_old_
         assert [(e["before"], e["after"]) for e in found] == [(tried, first)]
         until("2 ready", lambda: len(world.ready()) == 2, 60)
     assert "revision.history" in world.daemon_log
+
+
+def test_a_remote_that_is_down_stops_no_repair_also_after_a_restart_and_every_page_says_it(
+    world: World,
+) -> None:
+    world.placement(replicas=2)
+    world.commit("good")
+    url = remote(world)
+    world.reconcile("--repo", url, "--wait", "--timeout", "60", code=0)
+    shutil.move(world.folder / "remote.git", world.folder / "away.git")
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        page = f"127.0.0.1:{free.getsockname()[1]}"
+    with world.daemon("--repo", url, "--listen", page):
+        victim = kill_one(world)
+        until("repaired", lambda: repaired(world, victim), 60)
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=10) as answer:
+            assert b'reconcile_head_error{reason="FetchFailed"} 1.0' in answer.read()
+        with urllib.request.urlopen(f"http://{page}/status", timeout=10) as answer:
+            assert json.load(answer)["head_error"]["reason"] == "FetchFailed"
+    assert "FetchFailed" in world.reconcile("status", "--repo", url, code=1).out
+
+    shutil.move(world.folder / "away.git", world.folder / "remote.git")
+    world.reconcile("status", "--repo", url, code=0)

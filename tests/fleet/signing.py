@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-JUNE = 1_780_272_000
-"""2026-06-01: when commits are made, unless a test says otherwise."""
+JUNE = 1_717_200_000
+"""2024-06-01: when commits are made, unless a test says otherwise."""
 DAY = 86_400
 
 
@@ -139,7 +139,7 @@ class Gpg:
 
 
 def by_gpg(gpg: Gpg, key: str, at: str) -> tuple[str, ...]:
-    """git's options that sign by `key` at a time such as 20260601T000000."""
+    """git's options that sign by `key` at a time such as 20240601T000000."""
     return (
         "-c", f"gpg.program={gpg.signer(at)}", "-c", f"user.signingkey={key}!",
         "-c", "commit.gpgsign=true",

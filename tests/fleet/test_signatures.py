@@ -79,10 +79,10 @@ def test_a_key_that_is_not_listed_is_named(repo: Repo, key: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "made", "then", "now", "why"),
     [
-        ('valid-before="20260615"', JUNE, True, False, "no longer is"),
-        ('valid-before="20260515"', JUNE, False, False, "not among the allowed signers"),
-        ('valid-after="20260615"', JUNE, False, True, "was not when the commit was made"),
-        ('valid-after="20260515"', JUNE, True, True, ""),
+        ('valid-before="20240615"', JUNE, True, False, "no longer is"),
+        ('valid-before="20240515"', JUNE, False, False, "not among the allowed signers"),
+        ('valid-after="20240615"', JUNE, False, True, "was not when the commit was made"),
+        ('valid-after="20240515"', JUNE, True, True, ""),
         ('namespaces="file"', JUNE, False, False, "not permitted"),
     ],
     ids=["expired since", "expired before", "not valid yet", "valid", "for files only"],
@@ -130,13 +130,13 @@ def gpg() -> Iterator[Gpg]:
         yield made
 
 
-AT = "20260601T000000"
+AT = "20240601T000000"
 """JUNE, as gpg writes it."""
 
 
 @needs_gpg
 def test_a_commit_by_a_subkey_is_good_where_the_primary_key_is_given(repo: Repo, gpg: Gpg) -> None:
-    gpg.key("Ada <ada@x>", at="20260101T000000", subkey="never")
+    gpg.key("Ada <ada@x>", at="20240101T000000", subkey="never")
     primary, subkey = gpg.fingerprints("Ada <ada@x>")
     signers = Signers(openpgp=gpg.export(repo.home / "keys", primary))
     found = signers.check(repo.commit(*by_gpg(gpg, subkey, AT)))
@@ -148,21 +148,21 @@ def test_a_commit_by_a_subkey_is_good_where_the_primary_key_is_given(repo: Repo,
 @pytest.mark.parametrize(
     ("key_ends", "subkey_ends", "then"),
     [
-        ("20260615T000000", "", True),
-        ("20260515T000000", "", False),
-        ("never", "20260615T000000", True),
-        ("20260615T000000", "never", True),
+        ("20240615T000000", "", True),
+        ("20240515T000000", "", False),
+        ("never", "20240615T000000", True),
+        ("20240615T000000", "never", True),
     ],
     ids=["since", "before", "its subkey since", "its primary since"],
 )
 def test_an_openpgp_key_that_has_expired_is_judged_by_when_the_commit_was_made(
     repo: Repo, gpg: Gpg, key_ends: str, subkey_ends: str, then: bool
 ) -> None:
-    """This test runs after June 2026: gpg has no other now than the machine's."""
-    gpg.key("Ada <ada@x>", at="20260101T000000", expires=key_ends, subkey=subkey_ends)
+    """It needs a machine whose clock is past June 2024: gpg has no other now than the machine's."""
+    gpg.key("Ada <ada@x>", at="20240101T000000", expires=key_ends, subkey=subkey_ends)
     signing = gpg.fingerprints("Ada <ada@x>")[-1]
     signers = Signers(openpgp=gpg.export(repo.home / "keys", "Ada"))
-    made_at = AT if then else "20260501T000000"
+    made_at = AT if then else "20240501T000000"
     found = signers.check(repo.commit(*by_gpg(gpg, signing, made_at)))
     assert (found.at_commit, found.now) == (then, False), found
     assert "expired" in found.why
@@ -171,8 +171,8 @@ def test_an_openpgp_key_that_has_expired_is_judged_by_when_the_commit_was_made(
 
 @needs_gpg
 def test_an_openpgp_key_that_is_not_given_is_named(repo: Repo, gpg: Gpg) -> None:
-    gpg.key("Ada <ada@x>", at="20260101T000000")
-    other = gpg.key("Forge <web@forge>", at="20260101T000000")
+    gpg.key("Ada <ada@x>", at="20240101T000000")
+    other = gpg.key("Forge <web@forge>", at="20240101T000000")
     signers = Signers(openpgp=gpg.export(repo.home / "keys", "Ada"))
     found = signers.check(repo.commit(*by_gpg(gpg, other, AT)))
     assert (found.at_commit, found.now) == (False, False)
@@ -181,7 +181,7 @@ def test_an_openpgp_key_that_is_not_given_is_named(repo: Repo, gpg: Gpg) -> None
 
 @needs_gpg
 def test_a_revoked_openpgp_key_is_good_at_no_time(repo: Repo, gpg: Gpg) -> None:
-    made = gpg.key("Ada <ada@x>", at="20260101T000000")
+    made = gpg.key("Ada <ada@x>", at="20240101T000000")
     raw = repo.commit(*by_gpg(gpg, made, AT))
     cert = (gpg.home / "openpgp-revocs.d" / f"{made}.rev").read_text()
     gpg("--import", stdin=cert.replace(":-----BEGIN", "-----BEGIN"))
@@ -191,7 +191,7 @@ def test_a_revoked_openpgp_key_is_good_at_no_time(repo: Repo, gpg: Gpg) -> None:
 
 @needs_gpg
 def test_an_openpgp_signature_over_something_else_is_refused(repo: Repo, gpg: Gpg) -> None:
-    made = gpg.key("Ada <ada@x>", at="20260101T000000")
+    made = gpg.key("Ada <ada@x>", at="20240101T000000")
     raw = repo.commit(*by_gpg(gpg, made, AT))
     signers = Signers(openpgp=gpg.export(repo.home / "keys", "Ada"))
     assert signers.check(raw).now
@@ -203,7 +203,7 @@ def test_an_openpgp_signature_over_something_else_is_refused(repo: Repo, gpg: Gp
 
 @needs_gpg
 def test_a_file_without_openpgp_keys_makes_nothing_good(repo: Repo, gpg: Gpg) -> None:
-    made = gpg.key("Ada <ada@x>", at="20260101T000000")
+    made = gpg.key("Ada <ada@x>", at="20240101T000000")
     raw = repo.commit(*by_gpg(gpg, made, AT))
     (repo.home / "keys").write_text("ssh-ed25519 AAAA\n")
     found = Signers(openpgp=repo.home / "keys").check(raw)
@@ -213,7 +213,7 @@ def test_a_file_without_openpgp_keys_makes_nothing_good(repo: Repo, gpg: Gpg) ->
 
 @needs_gpg
 def test_the_keys_of_one_form_do_not_let_the_other_through(repo: Repo, gpg: Gpg, key: Path) -> None:
-    made = gpg.key("Ada <ada@x>", at="20260101T000000")
+    made = gpg.key("Ada <ada@x>", at="20240101T000000")
     keys = gpg.export(repo.home / "keys", "Ada")
     file = allowed(repo.home / "allowed", ("ada@example.com", "", key))
     by_key, by_pgp = repo.commit(*by_ssh(key)), repo.commit(*by_gpg(gpg, made, AT))
