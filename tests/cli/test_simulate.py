@@ -108,7 +108,7 @@ def test_a_branch_whose_profile_would_fail_shows_what_that_costs(
     example.replace(PROFILE, "4096", "8192")
     ran = cli("simulate", "--base", "HEAD", "--failing", "sim-small", repo=example)
     assert ran.code == Exit.PARTIAL
-    assert "ProfileRejected to the end" in ran.out
+    assert "placement chat: ProfileRejected from 0:02:30 to the end" in ran.out
     assert "lowest 4, 4 in the end" in ran.out
 
 
