@@ -128,12 +128,13 @@ def _held_back(
 
 
 def _proven_at_a_glance(facts: Facts, wanted: Mapping[str, Launches]) -> bool:
-    """Two wanted replicas that were ready with today's profile: most placements, most passes."""
+    """Enough wanted replicas that were ready with today's profile: most placements, most passes."""
+    enough = 2 if facts.placement.rollout.ready_for_s else 1
     proven = 0
     for launches in wanted.values():
         if launches and launches[0][0].view.ever_ready:
             proven += launches[0][0].view.fingerprint == facts.fingerprint
-            if proven > 1:
+            if proven >= enough:
                 return True
     return False
 
