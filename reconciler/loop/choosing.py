@@ -51,6 +51,8 @@ def work_on(
         return [revision.commit for revision in found]
 
     def load(name: str) -> Desired | None:
+        if not trust.trusts(name, head):
+            return None
         try:
             return edges.source.load(Revision(name, root_commit=looking.revision.root_commit))
         except (InvalidFleet, GitError):

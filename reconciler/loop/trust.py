@@ -7,6 +7,7 @@ whoever can push it would choose where we log in.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -16,6 +17,7 @@ from reconciler.loop.head import Head
 from reconciler.loop.revisions import MAX_HISTORY, LeaseFacts
 from reconciler.loop.seams import SignersLike, SourceLike
 from reconciler.report.passreport import HeadError
+from reconciler.report.words import plural
 
 REASON = "SignatureInvalid"
 _OBEYED = "only commits that the keys of this reconciler sign are obeyed: sign one on top of it"
@@ -29,6 +31,7 @@ class Trust:
         self._own = {r.commit for r in source.kept(ref)} if signers else set()
         """What this reconciler put in force itself: it was checked then, and is not looked up."""
         self._checked: dict[str, Checked] = {}
+        self._past: frozenset[str] | None = None
 
     @property
     def asked(self) -> bool:
@@ -51,32 +54,34 @@ class Trust:
             return _refused(head, checked.words)
         return head if checked.now else replace(head, ended=checked.words)
 
+    def trusts(self, commit: str, head: Head) -> bool:
+        """Whether somebody vouches for `commit`, or for `head`, before which it was."""
+        return self.vouches(commit) or commit in self._before(head)
+
     def facts(self, head: Head, facts: LeaseFacts) -> tuple[LeaseFacts, tuple[str, ...]]:
-        """What the leases name, without what nobody vouches for, under a head that says nothing.
+        """What the leases name, without what nobody vouches for.
 
         A node that lies, or an unsigned branch, must not choose what repairs go on from.
         """
-        if not self.asked or head.desired is not None:
-            return facts, ()
-        past = self._past(head)
-        good = {c: n for c, n in facts.revisions.items() if c in past or self.vouches(c)}
+        good = {c: n for c, n in facts.revisions.items() if self.trusts(c, head)}
         notes = tuple(
-            f"{commit[:10]}, which {nodes} of the nodes name as in force, is not gone on with:"
+            f"{commit[:10]}, which {plural(nodes, 'node')} named as in force, is not gone on with:"
             f" {self._check(commit).words}"
             for commit, nodes in facts.revisions.items()
             if commit not in good
         )
         return replace(facts, revisions=good), notes
 
-    def _past(self, head: Head) -> set[str]:
-        """What a signed head that does not validate has before it, and its signer vouches for."""
+    def _before(self, head: Head) -> frozenset[str]:
+        """What comes before a head that is signed, whether or not it validates."""
         commit = head.revision.commit if head.revision else ""
-        if not commit or not self.vouches(commit):
-            return set()
-        try:
-            return {r.commit for r in islice(self._source.ancestors(commit), MAX_HISTORY)}
-        except GitError:
-            return set()
+        if self._past is None:
+            self._past = frozenset()
+            if commit and self.vouches(commit):
+                with suppress(GitError):
+                    found = islice(self._source.ancestors(commit), MAX_HISTORY)
+                    self._past = frozenset(revision.commit for revision in found)
+        return self._past
 
     def _check(self, commit: str) -> Checked:
         if commit not in self._checked:

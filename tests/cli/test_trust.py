@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from reconciler.core.changes import Reason, StartStep
-from reconciler.core.model import Node
-from reconciler.errors import Exit
+from reconciler.core.model import Desired, Node
+from reconciler.core.observed import Lease
+from reconciler.errors import Exit, GitError
 from reconciler.fleet.checked import Checked
 from reconciler.loop.passes import Request, run_pass
 from reconciler.loop.seams import Edges
-from tests.cli.fakes import LOOK_ONLY, NODES, World, commit_id, desired, node
+from tests.cli.fakes import FLEET, LOOK_ONLY, NODES, World, commit_id, desired, node
 from tests.cli.test_heads import in_force
 
 GOOD = Checked(True, True, "key 1", "ada")
@@ -188,3 +189,36 @@ def test_a_commit_does_not_lift_it_where_it_is_in_force() -> None:
     assert report.head_error is not None
     assert report.revisions.in_force == commit_id("two")
     assert starts(w) == ["chat-1"]
+
+
+# --- Nodes that lie ---------------------------------------------------------------------------
+
+
+def with_trap(name: str) -> Desired:
+    return replace(desired(name, replicas=7), nodes={**NODES, "trap": node("trap", 66)})
+
+
+def test_a_node_that_lies_while_the_remote_is_down_does_not_choose_what_runs() -> None:
+    """Who owns the forge can end the fetches, too."""
+    w = in_force()
+    w.source.gone[commit_id("evil")] = with_trap("evil")
+    w.in_force(commit_id("evil"), "c")
+    w.source.fetch_error = GitError("origin", "timed out")
+    w.pool.looks.clear()
+    report = run_pass(edges(w, one=GOOD), Request())
+    assert report.revisions.in_force == commit_id("one")
+    assert starts(w) == ["chat-1"]
+    assert all("trap" not in names for names in w.pool.looks)
+
+
+def test_a_node_that_lies_of_the_revision_in_force_or_of_what_departed_sends_us_nowhere() -> None:
+    w = in_force()
+    w.source.gone[commit_id("evil")] = with_trap("evil")
+    for name in w.pool.answers:
+        lease = Lease(FLEET, "", 3, 0.0, revision=commit_id("evil"))
+        lease = replace(lease, departed={"trap": commit_id("evil")})
+        w.pool.answers[name] = replace(w.pool.answers[name], lease=lease)
+    w.pool.looks.clear()
+    report = run_pass(edges(w, one=GOOD), Request())
+    assert report.revisions.in_force == commit_id("one"), "head is followed"
+    assert all("trap" not in names for names in w.pool.looks)
