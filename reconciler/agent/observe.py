@@ -145,6 +145,7 @@ class Observer:
         now = boottime()
         status, record = seen.status, seen.record
         phase, ended = _phase(seen)
+        root = records.root_of(seen.folder)
         supervised = seen.supervised and seen.same_boot
         health = _health(status, now, supervised, phase)
         interval = _number((seen.spec or {}).get("health") or {}, "interval_s", 5.0)
@@ -176,6 +177,7 @@ class Observer:
             if failing
             else [],
             "restarts": int(_number(status, "restarts", 0)),
+            **({"former_root": root} if root != self.node.root else {}),
         }
 
     def _marks_of(self, seen: Seen) -> List[str]:

@@ -5,6 +5,7 @@ A finding says what to do; a note is worth knowing and nothing to mend.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,13 @@ def notes(fleet: Fleet, node: Node, look: NodeLook | None) -> Iterator[str]:
             "mode plain: what leaves its session and takes off its mark may escape a stop, and all"
             f" share the login's limits{more}"
         )
+    for former in node.previous_roots:
+        there = posixpath.normpath(former)
+        living = [s.launch for s in answer.shards if s.alive and s.former_root == there]
+        if living:
+            yield f"former root {former}: {', '.join(living)} lives there until it is replaced"
+        elif not answer.shards_error:
+            yield f"former root {former}: nothing runs there; it can leave previous_roots"
     strange = [s for s in answer.shards if s.alive and s.record and s.record.fleet != fleet.id]
     if strange:
         names = ", ".join(shard.launch for shard in strange)

@@ -163,6 +163,8 @@ class Shard:
     log_tail: tuple[str, ...] = ()
     restarts: int = 0
     """Restarts of sidecars."""
+    former_root: str = ""
+    """Where it lies, if not in the node's root of today."""
 
 
 # --- The node ---------------------------------------------------------------------------------

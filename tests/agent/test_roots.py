@@ -36,6 +36,7 @@ def moved(node: Node, specs: Specs, tmp_path: Path) -> Node:
 def test_what_runs_in_a_former_root_is_seen_and_stopped_there(moved: Node) -> None:
     shard = moved.shard(LAUNCH)
     assert (shard["health"]["ok"], shard["supervised"], shard["record_error"]) == (True, True, "")
+    assert shard["former_root"] == str(moved.previous[0])
     assert moved.ask("logs", launch=LAUNCH)["commands"][0] == "serve"
     assert moved.stop(LAUNCH) == "stopping"
     assert moved.ended(LAUNCH)["exit"]["kind"] == "stopped"
@@ -85,6 +86,7 @@ def test_a_start_writes_into_the_root_of_today_alone(moved: Node, specs: Specs) 
     assert [path.name for path in (moved.root / "launches").iterdir()] == ["talk-0-aaaaa"]
     assert sorted(former.iterdir()) == before
     assert sorted(moved.shards()) == [LAUNCH, "talk-0-aaaaa"]
+    assert "former_root" not in moved.shard("talk-0-aaaaa")
 
 
 def test_the_same_start_asked_again_after_the_move_is_the_one_that_runs(

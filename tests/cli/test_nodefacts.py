@@ -14,6 +14,7 @@ from reconciler.core.observed import (
     NodeHold,
     NodeLook,
     Resources,
+    Shard,
 )
 
 FLEET = Fleet("f", "id")
@@ -100,6 +101,22 @@ def test_a_line_has_a_cell_for_every_head_whatever_is_known() -> None:
     assert "root (sudo root)" in cells
     assert "Debian GNU/Linux 12 (bookworm), Python 3.11.2" in cells
     assert "+0.2 s" in cells
+
+
+def test_a_former_root_is_told_with_what_lives_there_or_that_it_can_go() -> None:
+    node = Node(
+        "gpu-a", "a", "p", GpuInventory("none", 0, "declared"), previous_roots=("/old/", "/older")
+    )
+    living = Shard("chat-0-a", alive=True, former_root="/old")
+    ended = Shard("chat-0-b", former_root="/older")
+    look = NodeLook("gpu-a", with_(shards=(living, ended)))
+    said = [text for text in nodefacts.notes(FLEET, node, look) if "former root" in text]
+    assert said == [
+        "former root /old/: chat-0-a lives there until it is replaced",
+        "former root /older: nothing runs there; it can leave previous_roots",
+    ]
+    unseen = NodeLook("gpu-a", with_(shards_error="/old/launches: Permission denied"))
+    assert not any("former root" in text for text in nodefacts.notes(FLEET, node, unseen))
 
 
 def test_plain_mode_is_a_note_and_says_where_system_is_possible() -> None:
