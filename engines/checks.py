@@ -123,11 +123,33 @@ def check_shape(
             f"{profile.nodes} nodes gives {declared}",
             "change gpus_per_node, nodes or the parallelism",
         )
+    yield from _check_unread(profile)
     yield from _check_ports(profile, ports)
     yield from _check_sidecars(profile)
     yield from runtime_checks.check(profile)
     yield from references.check(profile, ports)
     yield from references.check_secrets(profile)
+
+
+def _check_unread(profile: EngineProfile) -> Iterator[Problem]:
+    """Fields that nothing reads: whoever wrote them believes that they do something."""
+    if profile.engine != "command":
+        if profile.command:
+            hint = "use args, or engine command"
+            yield Problem("command", f"{profile.engine} builds its own command line", hint)
+        if profile.serves != "leader":
+            hint = "remove it; parallel.dp_balancing says which ranks of vLLM serve"
+            yield Problem("serves", f"{profile.engine} knows which ranks serve", hint)
+    if profile.nodes > 1:
+        return
+    if profile.worker.args or profile.worker.env:
+        hint = "set nodes, or remove it"
+        yield Problem("worker", "there are no workers on one node", hint, warning=True)
+    for index, sidecar in enumerate(profile.sidecars):
+        if sidecar.ranks == "workers":
+            where = f"sidecars[{index}].ranks"
+            hint = "use all or leader"
+            yield Problem(where, "there are no workers on one node", hint, warning=True)
 
 
 def _check_ports(profile: EngineProfile, ports: tuple[str, ...]) -> Iterator[Problem]:

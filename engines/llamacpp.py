@@ -162,9 +162,6 @@ def _check_modes(profile: EngineProfile) -> Iterator[Problem]:
     if profile.executor:
         hint = "remove it: workers are RPC servers"
         yield Problem("executor", f"llama.cpp has no executor {profile.executor!r}", hint)
-    if profile.worker.args and profile.nodes == 1:
-        hint = "remove them"
-        yield Problem("worker.args", "there are no workers on one node", hint)
     for index, word in enumerate(profile.worker.args):
         if word.split("=", 1)[0] in ("-H", "--host", "-p", "--port"):
             hint = "remove it"

@@ -7,9 +7,10 @@ and the last one wins in silence: a container under another name is never found 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from engines.base import EngineProfile, Problem
+from engines.container import whole
 
 IMAGE = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]{1,5})?/)?"
@@ -65,6 +66,11 @@ def check(profile: EngineProfile) -> Iterator[Problem]:
         hint = "use binary, venv or container"
         yield Problem("runtime.kind", f"{runtime.kind!r} is no runtime", hint)
     if runtime.kind != "container":
+        for field in ("image", "mounts"):
+            if getattr(runtime, field):
+                hint = "set kind: container, or remove it"
+                message = f"kind {runtime.kind} has no container, so nothing runs in it"
+                yield Problem(f"runtime.{field}", message, hint)
         return
     if not IMAGE.fullmatch(runtime.image):
         yield Problem(
@@ -101,3 +107,38 @@ def _check_option(path: str, option: str) -> Iterator[Problem]:
             f"{value}: its GPUs are those that the launch was given",
             "remove it; gpus_per_node says how many",
         )
+
+
+def outside(profile: EngineProfile, model_path: str, files: Iterable[str]) -> Iterator[Problem]:
+    """Paths among the arguments that lie beside the weights and are not in sight in the container.
+
+    Any other path may be the image's own, so nothing is said of it.
+    """
+    if profile.runtime.kind != "container" or not model_path:
+        return
+    seen = [whole(model_path), *(f for f in files if f.startswith("/"))]
+    seen += [mount.split(":")[1] for mount in profile.runtime.mounts if mount.count(":")]
+    beside = f"/{model_path.split('/')[1]}/"
+    for where, args in (
+        ("args", profile.args),
+        ("leader.args", profile.leader.args),
+        ("worker.args", profile.worker.args),
+    ):
+        for index, arg in enumerate(args):
+            for path in PATH.findall(arg):
+                if path.startswith(beside) and not any(_under(path, root) for root in seen):
+                    yield Problem(
+                        f"{where}[{index}]",
+                        f"{path} is not in sight inside the container",
+                        "list it among the Model's files, or mount it",
+                        warning=True,
+                    )
+
+
+PATH = re.compile(r"(?:^|(?<=[=\"',:]))/[^\s\"',:]+")
+"""An absolute path that is a value, or a part of one (`name=/path`, JSON)."""
+
+
+def _under(path: str, root: str) -> bool:
+    root = root.rstrip("/")
+    return path == root or path.startswith(f"{root}/")

@@ -109,7 +109,10 @@ def test_dp_attention_takes_no_gpus_of_its_own() -> None:
         ("vllm", {"args": ["-pcp", "2"]}, "--prefill-context-parallel-size, which is set by"),
         ("llamacpp", {"parallel": {"tp": 2}}, "llama.cpp has no tp"),
         ("llamacpp", {"worker": {"args": ["-H", "::"]}, "nodes": 2}, "-H is set by the reconciler"),
-        ("llamacpp", {"worker": {"args": ["-c"]}}, "there are no workers on one node"),
+        ("vllm", {"command": ["vllm", "serve"]}, "vllm builds its own command line"),
+        ("sglang", {"serves": "all"}, "sglang knows which ranks serve"),
+        ("vllm", {"runtime": {"image": "a/b:1"}}, "kind binary has no container"),
+        ("vllm", {"runtime": {"kind": "venv", "mounts": ["/a:/b"]}}, "kind venv has no container"),
         ("command", {}, "engine command needs a command"),
         ("command", {"command": ["serve me"]}, "'serve me' is not one program"),
         ("command", {"command": ["x"], "serves": "some"}, "'some' is unknown"),
@@ -143,6 +146,17 @@ def test_tp_must_divide_the_attention_heads_where_the_model_says_them(tp: int, f
 
 def test_attention_heads_that_are_not_said_are_not_checked() -> None:
     assert errors("vllm", parallel={"tp": 7}, gpus_per_node=7) == []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_what_is_for_workers_is_warned_about_on_one_node(engine: str) -> None:
+    """A warning: a profile of one node may inherit it from one of several."""
+    for worker in ({"args": ["-c"]}, {"env": {"A": "b"}}):
+        assert "worker: there are no workers on one node" in warnings(engine, worker=worker)
+    sidecar = {"name": "a", "argv": ["x"], "ranks": "workers"}
+    assert warnings(engine, sidecars=[sidecar]) == [
+        "sidecars[0].ranks: there are no workers on one node"
+    ]
 
 
 @pytest.mark.parametrize("spelling", ["--api-server-count", "-asc", "--api_server_count=4"])

@@ -8,7 +8,7 @@ import pytest
 
 from engines.container import whole
 from tests.engines import cases
-from tests.engines.test_checks import errors
+from tests.engines.test_checks import errors, problems
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,27 @@ def test_no_target_is_mounted_twice() -> None:
     runtime = {"mounts": ["/nfs/m:/models/m:ro"]}
     targets = [word.split(",")[2] for word in argv(model=model, runtime=runtime) if "bind" in word]
     assert sorted(targets) == ["target=/etc/t.jinja", "target=/models/m"]
+
+
+@pytest.mark.parametrize(
+    ("args", "hidden"),
+    [
+        (["--chat-template", "/data/templates/x.jinja"], ["/data/templates/x.jinja"]),
+        (["--lora-modules", "a=/data/lora/a"], ["/data/lora/a"]),
+        (["--speculative-config", '{"model": "/data/draft"}'], ["/data/draft"]),
+        (["--chat-template", "/vllm-workspace/examples/x.jinja"], []),
+        (["--tokenizer", "/data/m"], []),
+        (["--chat-template", "/data/m/x.jinja"], []),
+        (["--lora-modules", "a=/data/mounted/a"], []),
+        (["--chat-template", "/data/file.jinja"], []),
+    ],
+)
+def test_a_path_beside_the_weights_that_no_mount_shows_is_warned_about(
+    args: list[str], hidden: list[str]
+) -> None:
+    """What lies elsewhere may be the image's own."""
+    runtime = {"kind": "container", "image": "a:1", "mounts": ["/srv/x:/data/mounted:ro"]}
+    model = {"path": "/data/m", "files": ["/data/file.jinja"]}
+    found = problems("vllm", model=model, runtime=runtime, args=args)
+    assert [p.message.split(" is not in sight")[0] for p in found if p.warning] == hidden
+    assert problems("vllm", model=model, args=args) == []
