@@ -70,10 +70,12 @@ def launch_request(
     """What the engine is asked; `files` come on top of the profile's."""
     profile = engine_profile(resolved)
     named = {name for name in nodes_named(texts(profile)) if name in desired.nodes}
+    if files:
+        profile = replace(profile, files=(*profile.files, *files))
     return LaunchRequest(
         launch=launch,
         replica=replica,
-        profile=replace(profile, files=(*profile.files, *files)),
+        profile=profile,
         hosts=tuple(hosts),
         ports=dict(ports),
         labels={"reconcile.fleet": desired.fleet.id, "reconcile.replica": replica},
