@@ -65,6 +65,7 @@ RESERVED_ENV: Mapping[str, str] = {
 
 def check_env(profile: EngineProfile, reserved: Mapping[str, str]) -> Iterator[Problem]:
     """Findings about every environment in `profile`."""
+    yield from _check_secrets(profile)
     owned = {**RESERVED_ENV, **reserved}
     for path, env in environments(profile):
         for name, value in env.items():
@@ -94,6 +95,21 @@ def unexpanded(path: str, value: str) -> Problem:
         "write the value, or a reference such as $(node.address)",
         warning=True,
     )
+
+
+NETWORK = ("NCCL_", "UCX_", "NVSHMEM_", "GLOO_")
+"""Beginnings of variables that choose adapters and interfaces."""
+
+
+def _check_secrets(profile: EngineProfile) -> Iterator[Problem]:
+    """Values that nobody sees before the start: another fabric's adapter would pass unseen."""
+    for name in profile.secrets:
+        if name.startswith(NETWORK):
+            yield Problem(
+                f"secrets.{name}",
+                f"{name} chooses the network, and a secret's value cannot be checked",
+                "put it under env",
+            )
 
 
 def environments(profile: EngineProfile) -> Iterator[tuple[str, Mapping[str, str]]]:

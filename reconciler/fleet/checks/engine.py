@@ -13,7 +13,7 @@ import engines
 from engines.base import Problem
 from reconciler.core.build import check_profile, port_names
 from reconciler.core.changes import Reason
-from reconciler.core.model import ResolvedProfile
+from reconciler.core.model import Model, ResolvedProfile
 from reconciler.core.secrets import without_secrets
 from reconciler.fleet.findings import Finding, listed, nearest, quoted
 from reconciler.fleet.memory import Checked
@@ -23,6 +23,10 @@ from reconciler.fleet.strictyaml import Path
 MOST = 1000
 """Findings after which no further profile is asked about: a wrong word among the arguments is
 compared with every flag of its engine, and a hostile repo has hundreds of thousands of them."""
+
+NO_MODEL = Model(name="model", path="/model")
+"""Stands in for one that is missing or broken, which is told already: what else is wrong with the
+profile is not to wait for the next review."""
 
 _STEP = re.compile(r"\[([0-9]+)\]|\.?([^.\[]+)")
 
@@ -35,12 +39,12 @@ def check(repo: Repo) -> Iterator[Finding]:
     told: set[tuple[str, int, int, str]] = set()
     for entry in repo.of("Profile").values():
         profile = entry.value
-        if profile is None or not profile.engine or profile.model not in models:
+        if profile is None or not profile.engine:
             continue
         if profile.engine not in known:
             yield _unknown_engine(repo, entry, profile.engine)
             continue
-        resolved = ResolvedProfile(profile, models[profile.model])
+        resolved = ResolvedProfile(profile, models.get(profile.model, NO_MODEL))
         for problem in asked(repo, resolved, loader_env).problems:
             finding = _finding(repo, entry, problem)
             # A mistake of a base is told once, not once more for each profile that builds on it.
