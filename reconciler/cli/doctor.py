@@ -18,6 +18,9 @@ from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit
 
+NAMED = 8
+"""Nodes that a note for many of them names."""
+
 
 @click.command()
 @repo_options
@@ -84,7 +87,13 @@ def _show_nodes(
     for name, said in notes.items():
         for text in said:
             by_note.setdefault(text, []).append(name)
-    _details(f"note: {', '.join(names)}: {text}" for text, names in by_note.items())
+    _details(f"note: {_some(names)}: {text}" for text, names in by_note.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    """A thousand nodes that are alike are one line."""
+    more = len(names) - NAMED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:NAMED])} and {more} more"
 
 
 def _show_fits(fits: Sequence[fit.PlacementFits]) -> None:
