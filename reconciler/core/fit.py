@@ -13,6 +13,7 @@ from reconciler.core.changes import Reason
 from reconciler.core.model import Node, Placement, ResolvedProfile
 from reconciler.core.observed import NodeAnswer, Place
 from reconciler.core.occupancy import GpuSlot
+from reconciler.core.words import plural, share
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def likeness(ask: Ask, node: Node, kind: str) -> tuple[str, ...]:
     if fabric is None:
         return klass, kind
     rails = ",".join(str(adapter.port) for adapter in fabric.adapters)
-    return klass, kind, fabric.kind, f"{len(fabric.adapters)} adapters on ports {rails}"
+    return klass, kind, fabric.kind, f"{plural(len(fabric.adapters), 'adapter')} on ports {rails}"
 
 
 def short_of(ram_gib: int, shm_gib: int, answer: NodeAnswer) -> str:
@@ -126,7 +127,7 @@ def sum_up(ask: Ask, fits: list[Candidate], refused: Mapping[str, str]) -> str:
     wanted = profile.nodes
     fitting = len({f.node.name for f in fits})
     total = fitting + len(refused)
-    need = "1 GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} GPUs"
+    need = plural(profile.gpus_per_node, "GPU")
     need += f" on each of {wanted} nodes" if wanted > 1 else ""
     if total == 0:
         return f"no node is meant: {_meaning(ask)}; it needs {need}"
@@ -137,7 +138,8 @@ def sum_up(ask: Ask, fits: list[Candidate], refused: Mapping[str, str]) -> str:
     if fitting >= wanted:
         parts.append(f"{fitting} fit but have unlike GPUs or adapters")
         fitting = 0
-    return f"{fitting} of {total} nodes fit: {', '.join(parts)}; it needs {need}"
+    fit = "fits" if total == 1 else "fit"
+    return f"{share(fitting, total, 'node')} {fit}: {', '.join(parts)}; it needs {need}"
 
 
 def _phrase(count: int, text: str) -> str:

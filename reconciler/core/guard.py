@@ -15,6 +15,7 @@ from reconciler.core.access import Access
 from reconciler.core.changes import GuardVerdict, Plan, Reason
 from reconciler.core.model import Desired, Limit
 from reconciler.core.observed import ApprovedChange
+from reconciler.core.words import share
 
 Scope = tuple[str, str]
 """Model and pool."""
@@ -144,7 +145,7 @@ def _verdict(
     message = ""
     if not within and not by_person:
         message = (
-            f"{scope_name(scope)}: {count} of {before} replicas would be {name}"
+            f"{scope_name(scope)}: {share(count, before, 'replica')} would be {name}"
             f" ({_some([c.replica for c in changes])}), at most {allowed} without approval"
             f" (limit {limit}); look at the plan, then `reconcile approve`"
         )

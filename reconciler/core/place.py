@@ -30,6 +30,7 @@ from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import NOBODY, STRANGER, Ledger
 from reconciler.core.verdict import Quarantine
+from reconciler.core.words import plural
 
 FAILURES_BEFORE_MOVE = 2
 """Starts that fail on one node before another one that fits is tried: the first failure may be
@@ -209,12 +210,12 @@ class Placer:
         if found:
             return tuple(found), ""
         if len(slots) >= count > len(large):
-            return (), f"has {len(large)} GPUs of {profile.needs.gpu_memory_gib} GiB"
+            return (), f"has {plural(len(large), 'GPU')} of {profile.needs.gpu_memory_gib} GiB"
         if len(large) >= count:
             return (), f"has {len(large)} free GPUs of unlike types"
         strangers = sum(STRANGER in " ".join(use.holders.get(s.uuid, ())) for s in use.slots)
         more = f" ({strangers} with {STRANGER}'s process)" if strangers else ""
-        return (), f"has {len(large)} free GPUs of {len(use.slots)}{more}"
+        return (), f"has {plural(len(large), 'free GPU')} of {len(use.slots)}{more}"
 
     def _answer(self, node: Node) -> NodeAnswer:
         return self._access.answers[node.name]

@@ -43,3 +43,9 @@ def choose(
     if len(free) < count:
         return None
     return dict(zip(names, free[:count], strict=True))
+
+
+def none_free(count: int, given: PortRange) -> str:
+    """`no port of 20000-20099 is free`, `no 3 ports of … are free`: for whoever says where."""
+    span = f"of {given.first}-{given.last}"
+    return f"no port {span} is free" if count == 1 else f"no {count} ports {span} are free"

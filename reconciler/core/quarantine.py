@@ -16,6 +16,7 @@ from reconciler.core.observed import NodeAnswer, Observed
 from reconciler.core.verdict import JudgedReplica, Quarantine, Verdict
 from reconciler.core.views import Sighting
 from reconciler.core.wanted import Group
+from reconciler.core.words import one_or, share
 
 FAILED_STARTS = 2
 """Of one profile on one node: the first may be chance."""
@@ -125,7 +126,7 @@ def _lost_gpus(
             gpus = (*named, *_as_many(unseen[:nameless], nameless))
             yield _Finding(name, gpus, f"{_of(answer, node.gpus.count)}: {kinds}")
         if missing:
-            seen = f"{len(answer.gpus.items)} of {node.gpus.count} GPUs are seen"
+            seen = f"{_of_all(len(answer.gpus.items), node.gpus.count)} seen"
             yield _Finding(name, _as_many(unseen[nameless:], missing), seen)
 
 
@@ -162,3 +163,7 @@ def _stuck(replicas: Iterable[JudgedReplica]) -> Iterator[_Finding]:
                 if shard is not None and shard.alive and place.gpus:
                     gpus = tuple(sorted(place.gpus))
                     yield _Finding(place.node, gpus, f"{judged.view.launch} is stuck there")
+
+
+def _of_all(count: int, total: int) -> str:
+    return f"{share(count, total, 'GPU')} {one_or(total, 'is', 'are')}"

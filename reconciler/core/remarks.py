@@ -15,6 +15,7 @@ from reconciler.core.changes import Change, Hold, Plan, Reason, ShardSpec, Start
 from reconciler.core.model import Desired, NodeState
 from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import GpuSlot
+from reconciler.core.words import share
 
 
 def departed(desired: Desired, access: Access) -> list[Hold]:
@@ -57,7 +58,7 @@ def lacking_gpus(desired: Desired, access: Access) -> list[str]:
             told = [f"{g.uuid} ({g.error})" for g in answer.gpus.items if g.error]
             absent = sorted(set(node.gpus.ids) - {g.uuid for g in answer.gpus.items})
             lost = ", ".join([*told, *(f"{uuid} (not seen)" for uuid in absent)])
-            text = f"node {name}: degraded, {good} of {node.gpus.count} GPUs"
+            text = f"node {name}: degraded, {share(good, node.gpus.count, 'GPU')}"
             found.append(f"{text}: {lost}" if lost else text)
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from reconciler.core.changes import Reason
 from reconciler.core.model import Desired
 from reconciler.core.tally import Tally
+from reconciler.core.words import one_or, share
 
 Wait = tuple[Reason, str]
 """Why something that will come does not come now."""
@@ -47,8 +48,9 @@ class Budget:
         if running < limit or limit == 0:
             return None
         return Reason.MAX_SURGE, (
-            f"{running} of placement {placement} run beside their successors, at most {limit} may"
-            " (max_surge)"
+            f"{running} of placement {placement}"
+            f" {one_or(running, 'runs beside its successor', 'run beside their successors')},"
+            f" at most {limit} may (max_surge)"
         )
 
     def stop(self, placement: str, model: str) -> Wait | None:
@@ -63,15 +65,15 @@ class Budget:
         least = wanted - (rollout.max_unavailable if rollout else 0)
         if wanted and ready - 1 < least:
             return Reason.MAX_UNAVAILABLE, (
-                f"placement {placement} has {ready} of {wanted} replicas ready and must keep"
+                f"placement {placement} has {share(ready, wanted, 'replica')} ready and must keep"
                 f" {least}"
             )
         ready, wanted = self._model_ready.get(model, 0), tally.model_wanted.get(model, 0)
         least = wanted - self._of_model(model)
         if wanted and ready - 1 < least:
             return Reason.MAX_UNAVAILABLE, (
-                f"model {model} has {ready} of {wanted} replicas ready over all its placements and"
-                f" must keep {least}"
+                f"model {model} has {share(ready, wanted, 'replica')} ready over all its"
+                f" placements and must keep {least}"
             )
         return None
 

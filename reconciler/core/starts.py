@@ -154,7 +154,7 @@ class Starter:
                 subject=f"replica {replica.replica}",
                 reason=Reason.NO_CAPACITY,
                 message=(
-                    f"no {len(names)} ports of {ports_range.first}-{ports_range.last} are free on"
+                    f"{ports.none_free(len(names), ports_range)} on"
                     f" {' and '.join(nodes)}; widen `ports` in fleet.yaml"
                 ),
                 placement=replica.placement,

@@ -152,7 +152,7 @@ class _Placement:
         given = self._desired.fleet.ports
         block = ports.choose(names, nodes, given, self._ledger, self._answers)
         if block is None:
-            why = f"no {len(names)} ports of {given.first}-{given.last} are free on all its nodes"
+            why = f"{ports.none_free(len(names), given)} on all its nodes"
             return self._trial(node, why=why, broken=True)
         try:
             shards = build.build_specs(

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reconciler.core.changes import Reason
+from reconciler.core.words import one_or
 
 MAX_SHOWN = 200
 """Findings shown of one file as text: a broken generator can make a hundred thousand."""
@@ -95,7 +96,8 @@ def as_text(findings: Sequence[Finding]) -> str:
         if shown[finding.file] <= MAX_SHOWN:
             lines.append(str(finding))
     lines += [
-        f"{escape(file)}: {count - MAX_SHOWN} more findings of this file are not shown"
+        f"{escape(file)}: {_count(count - MAX_SHOWN, 'more finding')} of this file"
+        f" {one_or(count - MAX_SHOWN, 'is', 'are')} not shown"
         for file, count in shown.items()
         if count > MAX_SHOWN
     ]

@@ -14,6 +14,7 @@ from reconciler.report.words import (
     VERBS,
     cost_words,
     plan_words,
+    plural,
     share_words,
     short_revision,
     shown_holds,
@@ -85,7 +86,7 @@ def _hold(hold: Hold) -> Iterator[str]:
     for node, why in nodes[:NODES_SHOWN]:
         yield f"{_INDENT}{printable(node)}: {printable(why)}"
     if len(nodes) > NODES_SHOWN:
-        yield f"{_INDENT}… and {len(nodes) - NODES_SHOWN} more nodes"
+        yield f"{_INDENT}… and {plural(len(nodes) - NODES_SHOWN, 'more node')}"
 
 
 def _guard(guard: GuardVerdict) -> str:

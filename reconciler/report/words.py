@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from reconciler.core.changes import Capacity, Change, Hold, Plan, Reason, Seat, Summary, Symbol
 from reconciler.core.model import Revision
 from reconciler.core.verdict import Verdict
+from reconciler.core.words import plural as plural
 
 SHORT_COMMIT = 10
 
@@ -43,11 +44,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return " ".join(p for p in (f"{hours}h" * bool(hours), f"{minutes}m" * bool(minutes)) if p)
-
-
-def plural(count: int, word: str) -> str:
-    """`1 GPU`, `2 GPUs`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def short_revision(revision: Revision) -> str:

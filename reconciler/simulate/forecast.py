@@ -20,6 +20,7 @@ from reconciler.core.guard import approvable
 from reconciler.core.model import Desired, Revision
 from reconciler.core.observed import ApprovedChange, Observed
 from reconciler.core.verdict import JudgedReplica, Verdict
+from reconciler.core.words import one_or
 from reconciler.simulate.engine import NEVER, Behaviour, of_sim_engine
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.history import Capacity, Event, Held, History
@@ -261,7 +262,8 @@ def _unknowns(desired: Desired, observed: Observed, fleet: SimFleet) -> list[str
     ]
     left = len(notes) - NOTES
     if left > 0:
-        notes = [*notes[:NOTES], f"{left} more nodes and launches stay as they are"]
+        more = one_or(left, "1 more stays as it is", f"{left} more stay as they are")
+        notes = [*notes[:NOTES], more]
     owners = {
         lease.owner
         for look in observed.nodes.values()

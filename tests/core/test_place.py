@@ -75,7 +75,7 @@ def test_pool_selector_and_pins_say_which_nodes_are_meant() -> None:
 
 def test_a_gpu_class_is_exact() -> None:
     world = wants().edit("llama", gpu_class="b200").node("n1")
-    assert why(world) == "0 of 1 nodes fit: 1 has GPUs of class h100-80gb; it needs 1 GPU"
+    assert why(world) == "0 of 1 node fits: 1 has GPUs of class h100-80gb; it needs 1 GPU"
 
 
 def test_memory_that_is_known_to_lack_refuses_and_what_is_not_known_does_not() -> None:

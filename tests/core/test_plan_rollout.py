@@ -144,7 +144,7 @@ def test_a_limit_that_cannot_be_met_now_is_a_hold_with_the_number_of_gpus_that_a
     found = hold(made, "placement chat")
     assert found.reason is Reason.NO_CAPACITY
     assert "max_unavailable 0" in found.message
-    assert "lacks 1 more free GPU on nodes that fit (0 of 2 nodes fit: 2 have 1 free GPUs of 5" in (
+    assert "lacks 1 more free GPU on nodes that fit (0 of 2 nodes fit: 2 have 1 free GPU of 5" in (
         found.message
     )
     assert holds(planned(world.node("gpu-c", gpus=2))) == {}, "with a place it surges"
