@@ -244,6 +244,10 @@ class Actor:
         """`stopping`: the intent is written, somebody carries it out; `ended`: nothing is left."""
         with locks.acting(*self.node.acting_locks):
             seen, fleet = self._fenced(request)
+            if seen.spec is None and not seen.alive:
+                # A copy, or what damage left: whoever asks for its end says that it may go.
+                retention.remove([seen])
+                return {"state": "ended"}
             if seen.ended:
                 return {"state": "ended"}
             if seen.never_began:

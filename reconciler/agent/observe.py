@@ -124,7 +124,11 @@ class Observer:
         known = {s.name for s in seen}
         self._strays = sorted(found - known)
         return self._add_contained(
-            [s._replace(contained=s.name in found and s.may_be_contained) for s in seen],
+            # Without a record its container's label alone tells.
+            [
+                s._replace(contained=s.name in found and (s.may_be_contained or s.spec is None))
+                for s in seen
+            ],
             self._strays,
         )
 

@@ -116,6 +116,11 @@ def _make(folder: str, lock_fd: int, env: Mapping[str, str], adopt: Optional[str
     except (FileNotFoundError, Damaged):
         if adopt is None:
             raise
+    if parsed is not None and parsed.launch != name:
+        # A copy: the processes that it names are another launch's.
+        if adopt is None:
+            raise Damaged("launch %s: its record is of launch %s" % (name, parsed.launch))
+        parsed, told = None, {}
     status = Status(folder, lock_fd, identity.boot_id)
     if adopt is not None:
         status.restore(told)

@@ -132,7 +132,8 @@ def _duplicates(desired: Desired, answers: Mapping[str, NodeAnswer]) -> dict[str
     return {
         name: (
             Reason.DUPLICATE_NODE,
-            f"{' and '.join(names)} are one machine (id {machine}); remove one of the documents",
+            f"{' and '.join(names)} are one machine (id {machine}); remove one of the documents, "
+            "or give a machine that was cloned an id of its own (systemd-machine-id-setup)",
         )
         for machine, names in by_machine.items()
         if len(names) > 1 and machine

@@ -11,15 +11,19 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reconciler.agent import package
 from reconciler.core.codec import from_json
 from reconciler.core.observed import NodeAnswer, Shard
-from tests.agent.harness import Json, Node, Refused, Specs, gone, poll
+from tests.agent.harness import FLEET, Json, Node, Refused, Specs, gone, poll
 
 SLEEP = ["/bin/sleep", "600"]
 ODD: tuple[Any, ...] = (
@@ -222,11 +226,48 @@ def test_a_copy_of_a_launchs_folder_is_no_launch_and_its_end_ends_nothing(
     assert not shard.alive
     assert shard.record is None
     assert "chat-0-aaaaa" in shard.record_error
-    for op in (node.stop, node.adopt):
-        op("chat-0-aaaaa-copy")
+    node.adopt("chat-0-aaaaa-copy")
+    assert node.stop("chat-0-aaaaa-copy") == "ended"
     pid = seen["chat-0-aaaaa"].pids[0]
+    end = time.monotonic() + 3  # a supervisor of the copy would need less to end it all
+    while time.monotonic() < end:
+        assert not gone(pid)
+        assert look(node)["chat-0-aaaaa"].phase.value == "running"
+    assert "chat-0-aaaaa-copy" not in look(node), "who asked for its end wanted it away"
+
+
+def test_a_supervisor_of_a_copy_ends_none_of_what_the_copy_names(node: Node, two: Path) -> None:
+    """Also where one is started by hand, or by an agent that did not know better."""
+    copied = two.with_name("chat-0-aaaaa-copy")
+    shutil.copytree(two, copied)
+    pid = look(node)["chat-0-aaaaa"].pids[0]
+    _, digest = package.build()
+    agent = node.root / "agent" / f"{digest}.pyz"
+    done = subprocess.run(
+        [sys.executable, "-I", str(agent), "supervise", str(copied), "--adopt", FLEET],
+        env=node.env,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0
     assert not gone(pid)
     assert look(node)["chat-0-aaaaa"].phase.value == "running"
+
+
+@pytest.mark.parametrize("what", ["cut", "empty", "gone"])
+def test_what_is_left_of_a_damaged_record_goes_when_its_end_is_asked_for(
+    node: Node, specs: Specs, what: str
+) -> None:
+    node.start(specs.shell("chat-0-aaaaa", ["/bin/true"]))
+    node.ended("chat-0-aaaaa")
+    spec = node.root / "launches" / "chat-0-aaaaa" / "spec.json"
+    if what == "gone":
+        spec.unlink()
+    else:
+        spec.write_bytes(spec.read_bytes()[:100] if what == "cut" else b"")
+    assert look(node)["chat-0-aaaaa"].record is None
+    assert node.stop("chat-0-aaaaa") == "ended"
+    assert look(node) == {}
 
 
 def test_a_launchs_folder_under_another_name_leaves_it_alive_and_unknown(
