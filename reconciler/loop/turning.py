@@ -21,8 +21,13 @@ def turn(source: SourceLike, force: str, head: Revision, history: list[str]) -> 
     old, new = force[:SHORT_COMMIT], f"{head.ref or 'HEAD'}@{head.commit[:SHORT_COMMIT]}"
     past = _past(source, force)
     if past is None:
-        why = "is not in this repository: the history was rewritten, or was not fetched"
-        return HistoryTurn(force, head.commit, f"{old}, the revision in force, {why}", known=False)
+        why = (
+            "the history was rewritten, or somebody acted from a commit that is not pushed"
+            if source.has_remote
+            else "this clone is behind, or the history was rewritten"
+        )
+        told = f"{old}, the revision in force, is not in this repository: {why}"
+        return HistoryTurn(force, head.commit, told, known=False)
     taken = len(set(past) - set(history))
     if head.commit in past:
         told = (
