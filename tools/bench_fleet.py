@@ -112,7 +112,7 @@ def row(what: str, value_ms: float, goal_ms: float | None) -> None:
     """One line of the table."""
     goal = "" if goal_ms is None else f"{goal_ms:g} ms"
     verdict = "" if goal_ms is None else "met" if value_ms <= goal_ms else "MISSED"
-    print(f"{what:<62} | {value_ms:9.1f} ms | {goal:>8} | {verdict}", flush=True)
+    print(f"{what:<62} | {value_ms:9.2f} ms | {goal:>8} | {verdict}", flush=True)
 
 
 def cpu_of(
