@@ -15,6 +15,7 @@ from reconciler.cli.session import Session
 from reconciler.cli.standin import check_stand_in, chosen
 from reconciler.cli.stopping import Stop, exit_code, handled
 from reconciler.errors import Exit, SettingsError
+from reconciler.settings import VARIABLES
 
 if TYPE_CHECKING:
     from reconciler.core.changes import Plan
@@ -31,8 +32,8 @@ INTERRUPTED = "Interrupted. What was started goes on; run `reconcile` again to g
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 error; 2 changes present (a dry run with"
     " --detailed-exitcode); 3 partial; 4 blocked by a guard, a policy or a lease; 5 the plan is"
-    " stale; 128 and the signal's number when interrupted."
-)
+    " stale; 128 and the signal's number when interrupted.\n\n\b\nEnvironment:\n"
+) + "\n".join(f"  {name}\n      {text}" for name, text in VARIABLES.items())
 
 
 @click.group(

@@ -20,7 +20,7 @@ from reconciler.cli.group import COMMANDS, LateGroup
 from reconciler.cli.options import seconds
 from reconciler.cli.owner import claim
 from reconciler.errors import SettingsError
-from reconciler.settings import Settings, child_environment
+from reconciler.settings import VARIABLES, Settings, child_environment
 from tests.cli.conftest import Cli, FleetRepo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +56,12 @@ def test_help_imports_no_heavy_library() -> None:
     )
     assert done.stderr.strip() == "[]"
     assert all(name in done.stdout for name in COMMANDS)
+
+
+def test_help_names_every_variable_that_is_read(cli: Cli) -> None:
+    shown = " ".join(cli("--help").out.split())
+    for name, text in VARIABLES.items():
+        assert f"{name} {text}" in shown
 
 
 @pytest.mark.parametrize("name", COMMANDS)
