@@ -31,7 +31,9 @@ class Dying:
         return getattr(self._pool, name)
 
     def request(self, desired: Any, node: str, op: str, **fields: Any) -> Any:
-        """One request to one node."""
+        """One request to one node. A question whether it could start changes nothing there."""
+        if op == "check":
+            return self._pool.request(desired, node, op, **fields)
         return self._counted(
             f"{op} {node}", lambda: self._pool.request(desired, node, op, **fields)
         )
