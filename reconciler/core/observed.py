@@ -195,6 +195,10 @@ class XidSeen:
     """It still keeps the GPU from being used; `GpuSeen.error` says so too."""
 
 
+MOST_GPUS = 1024
+"""Of one node. Blocks are looked for place by place, so that an index is also an amount of work."""
+
+
 @dataclass(frozen=True)
 class GpuSeen:
     """One GPU as NVML shows it."""
@@ -220,6 +224,10 @@ class GpuSeen:
     """None: the machine has one, or does not tell."""
     xids: tuple[XidSeen, ...] | None = None
     """Hardware faults of this GPU in the kernel's log. None: the log could not be read."""
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.index < MOST_GPUS:
+            raise ValueError(f"GPU index {self.index} is not below {MOST_GPUS}")
 
 
 @dataclass(frozen=True)

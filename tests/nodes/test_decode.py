@@ -128,3 +128,12 @@ def test_a_deep_profile_is_damage() -> None:
     for before in (None, (BASE, from_json(NodeAnswer, BASE))):
         with pytest.raises(DecodeError, match="deeper"):
             decode_answer(data, before)
+
+
+@pytest.mark.parametrize("index", [-2, 1024, 10**9])
+def test_an_index_that_no_gpu_has_is_damage(index: int) -> None:
+    changed = copy.deepcopy(BASE)
+    changed["gpus"]["items"][0]["index"] = index
+    for before in (None, (BASE, decode_answer(BASE, None))):
+        with pytest.raises(DecodeError, match=f"GPU index {index} is not below 1024"):
+            decode_answer(changed, before)
