@@ -67,7 +67,7 @@ class Settings:
         known_hosts = _file(env, "RECONCILE_KNOWN_HOSTS")
         return cls(
             home=home,
-            user=env.get("USER") or getpass.getuser(),
+            user=env.get("USER") or _account(),
             host=socket.gethostname(),
             cache_dir=_absolute(env, "RECONCILE_CACHE_DIR") or default,
             secrets_dir=_absolute(env, "RECONCILE_SECRETS_DIR") or config / "secrets",
@@ -82,6 +82,14 @@ class Settings:
             endpoints_hook=env.get("RECONCILE_ENDPOINTS_HOOK", ""),
             color=not env.get("NO_COLOR"),
         )
+
+
+def _account() -> str:
+    """By name; by number where it has none, as in a container that runs under any user id."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def child_environment(**values: str) -> dict[str, str]:

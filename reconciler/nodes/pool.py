@@ -262,5 +262,8 @@ def defaults_of(settings: PoolSettings) -> SshDefaults:
     """What this machine says about how hosts are reached."""
     path = settings.ssh_config or settings.home / ".ssh/config"
     config = sshconfig.read(path, settings.home)
-    user = settings.user or getpass.getuser()
+    try:
+        user = settings.user or getpass.getuser()
+    except (KeyError, OSError):
+        user = ""  # an account without a name: ssh.user has to say whose the login is
     return SshDefaults(user, settings.home, settings.known_hosts, config)

@@ -202,3 +202,76 @@ def test_a_reader_that_goes_away_is_no_crash(world: World) -> None:
         ["/bin/sh", "-c", command], cwd=world.repo, env=world.env, capture_output=True, text=True
     )
     assert "Traceback" not in done.stderr, done.stderr
+
+
+# --- Engines that do not behave ------------------------------------------------------------------
+
+SERVER = """
+import http.server, sys
+kind, host, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if kind == "redirect":
+            self.send_response(302)
+            self.send_header("Location", "http://127.0.0.1:1/")
+            self.end_headers()
+        elif kind == "huge":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000000")
+            self.end_headers()
+            for _ in range(100):
+                self.wfile.write(bytes(65536))
+        elif kind == "noise":
+            self.wfile.write(b"x" * 100000)
+        else:
+            self.send_response(503 if kind == "busy" else 200)
+            self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+port += 500 * (kind == "elsewhere")
+http.server.ThreadingHTTPServer((host, port), Handler).serve_forever()
+"""
+ENDS = {
+    "zero": (["/bin/true"], "exited with code 0"),
+    "binary": (["/bin/sh", "-c", "head -c 100000 /dev/urandom; exit 3"], "exited with code 3"),
+    "escapes": (["/bin/sh", "-c", "printf '\\033[2Jboom\\n'; exit 1"], "\\x1b[2Jboom"),
+    "forks": (["/bin/sh", "-c", "(sleep 300 &); exit 0"], "exited with code 0"),
+    "absent": (["/nowhere/engine"], "not found or not executable"),
+    "text": (["/etc/passwd"], "not found or not executable"),
+}
+SERVES = {
+    "redirect": "/health: 302",
+    "busy": "/health: 503",
+    "huge": "/health: the answer is longer",
+    "noise": "/health: closed before it answered",
+    "elsewhere": "/health: refused",
+}
+
+
+def test_engines_that_do_not_behave_are_told_apart_and_never_ready(
+    world: World, tmp_path: Path
+) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(SERVER)
+    commands = {kind: command for kind, (command, _) in ENDS.items()}
+    for kind in (*SERVES, "well"):
+        commands[kind] = [sys.executable, str(server), kind, "$(node.address)", "$(port.http)"]
+    for kind, command in commands.items():
+        world.profile(kind, engine="command", command=command, start_timeout_s=5)
+        world.placement(kind, profile=kind)
+    world.commit()
+    first = world.reconcile()
+
+    def told() -> str | None:
+        status = world.reconcile("status").out
+        words = [words for _, words in ENDS.values() if "executable" not in words]
+        return status if all(w in status for w in (*words, *SERVES.values())) else None
+
+    status = until("all have failed in their own words", told, 60)
+    assert first.out.count("not found or not executable") >= 2, first
+    assert "\x1b" not in first.out + status, "what an engine says reaches no terminal"
+    ready = [e["replica"] for launch, e in world.living().items() if launch in world.ready()]
+    assert ready == ["well-0"]
