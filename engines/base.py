@@ -138,7 +138,7 @@ class EngineProfile:
     """Name of the port at which the engine itself listens, where a sidecar in front of it has
     `http`; empty: `http`."""
     serves: str = "leader"
-    """engine `command`: which ranks answer HTTP: leader | all."""
+    """engine `command`: which ranks answer HTTP: leader | all | none."""
     health_path: str = ""
     health_port: str = ""
     """Name of the port that answers the health path; empty: the engine's own."""

@@ -70,7 +70,7 @@ class CommandEngine:
         argv = refs.all(_argv(profile, rank)) + role_args(request, rank, refs)
         layer = collective_env(host) if host.gpus else {}
         serve = command(request, rank, SERVE, argv, layer, wait_for=_waits_for(request, rank))
-        serves = rank == 0 or profile.serves == "all"
+        serves = profile.serves == "all" or (rank == 0 and profile.serves != "none")
         return shard(request, rank, [serve], serves=serves, stop=self.stop, check_model=False)
 
 
@@ -108,7 +108,10 @@ def _check_command(profile: EngineProfile) -> Iterator[Problem]:
     if profile.listens:
         hint = "remove it, and write $(port.NAME) into the command"
         yield Problem("listens", "the command itself says where it listens", hint)
-    if profile.serves not in ("leader", "all"):
-        yield Problem("serves", f"{profile.serves!r} is unknown", "use leader or all")
+    if profile.serves not in ("leader", "all", "none"):
+        yield Problem("serves", f"{profile.serves!r} is unknown", "use leader, all or none")
+    if profile.serves == "none" and (profile.health_path or profile.health_port):
+        hint = "remove it, or say which ranks serve"
+        yield Problem("health", "no rank serves HTTP, so nothing is asked", hint)
     if profile.executor:
         yield Problem("executor", "engine command has no executors", "remove it")

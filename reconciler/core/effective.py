@@ -139,16 +139,18 @@ def _proven_at_a_glance(facts: Facts, wanted: Mapping[str, Launches]) -> bool:
     return False
 
 
+def _ready_for_s(sighting: Sighting) -> float:
+    """Since when the last of its ranks is ready; where none is asked, since when the last runs."""
+    shards = sighting.view.shards.values()
+    asked = [shard.health.ready_for_s for shard in shards if shard.serves]
+    return min(asked or [shard.started_age_s for shard in shards], default=0.0)
+
+
 def _ready_long_enough(facts: Facts, tried: Iterable[Sighting]) -> bool:
     limit = facts.placement.rollout.ready_for_s
     if not limit:
         return True
-    return any(
-        s.view.ready
-        and min((h.health.ready_for_s for h in s.view.shards.values() if h.serves), default=0.0)
-        >= limit
-        for s in tried
-    )
+    return any(s.view.ready and _ready_for_s(s) >= limit for s in tried)
 
 
 def _last_ready(

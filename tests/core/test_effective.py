@@ -296,6 +296,14 @@ def test_the_rest_follows_only_after_ready_for() -> None:
     assert prints(world.launch("chat-0", on="gpu-d", health=late)) == ["new", "new", "new"]
 
 
+def test_where_no_rank_is_asked_the_time_since_its_start_counts() -> None:
+    world = EDITED.edit_placement("chat", rollout={"ready_for_s": 600}).launch("chat-0", on="gpu-d")
+    young = world.change_launch("chat-0-s2", serves=False, started_age_s=30.0)
+    old = world.change_launch("chat-0-s2", serves=False, started_age_s=700.0)
+    assert prints(young) == ["new", "old", "old"]
+    assert prints(old) == ["new", "new", "new"]
+
+
 def test_no_replica_is_taken_back_from_a_profile_that_it_has_served_with() -> None:
     world = EDITED.edit_placement("chat", rollout={"ready_for_s": 600})
     world = world.launch("chat-0", on="gpu-d").launch("chat-0", on="gpu-d", state="starting")

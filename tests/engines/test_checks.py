@@ -116,6 +116,11 @@ def test_dp_attention_takes_no_gpus_of_its_own() -> None:
         ("command", {}, "engine command needs a command"),
         ("command", {"command": ["serve me"]}, "'serve me' is not one program"),
         ("command", {"command": ["x"], "serves": "some"}, "'some' is unknown"),
+        (
+            "command",
+            {"command": ["x"], "serves": "none", "health": {"path": "/"}},
+            "no rank serves HTTP, so nothing is asked",
+        ),
         ("command", {"nodes": 2, "leader": {"command": ["x"]}}, "needs a command"),
         ("command", {"command": ["x"], "worker": {"command": ["a b"]}}, "'a b' is not one program"),
         ("command", {"command": ["x"], "ports": ["e"], "listens": "e"}, "write $(port.NAME)"),
