@@ -14,6 +14,7 @@ from . import (
     cgroup,
     environment,
     heartbeat,
+    hold,
     lease,
     locks,
     preflight,
@@ -58,7 +59,7 @@ class Actor:
         spec = self._parse(asked, str(asked.get("fleet")))
         found = []
         try:
-            lease.refuse_if_held(self.node, spec.launch)
+            hold.refuse_if_held(self.node, spec.launch)
         except AgentError as error:
             found.append(error.message)
         try:
@@ -77,7 +78,7 @@ class Actor:
         values = fields.object("secrets", {})
         fleet, _, _ = lease.fence(self.node, request)
         spec = self._parse(asked, fleet)
-        lease.refuse_if_held(self.node, spec.launch)
+        hold.refuse_if_held(self.node, spec.launch)
         state = self._existing(asked, spec)
         if state in ("already", "ended"):
             return {"state": state}
@@ -86,7 +87,7 @@ class Actor:
         self._preflight(spec)
         with locks.acting(*self.node.acting_locks):
             lease.fence(self.node, request)
-            lease.refuse_if_held(self.node, spec.launch)
+            hold.refuse_if_held(self.node, spec.launch)
             state = self._existing(asked, spec)
             if state in ("already", "ended"):
                 return {"state": state}
@@ -317,7 +318,7 @@ class Actor:
         launch = Fields(request).text("launch")
         if not specs.LAUNCH.match(launch):
             raise AgentError("bad-request", "launch %r is no launch id" % launch)
-        lease.refuse_if_held(self.node, launch)
+        hold.refuse_if_held(self.node, launch)
         seen = self._see(launch)
         if seen is None:
             raise AgentError("not-found", "launch %s is not on this node" % launch)

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Dict, List, Optional, Tuple
 
-from . import VERSION, lease, logs, procs, records, store, units
+from . import VERSION, hold, lease, logs, procs, records, store, units
 from .gpus import GpuLooks
 from .node import FORMAT, Node, acting_lock, boottime
 from .observe_host import HostLooks
@@ -77,7 +77,7 @@ class Observer:
             answer["gpus"] = self.gpus.finish(owners, _share(until, 0.6))
         answer.update(self._host.finish(parts, _share(until, 0.8)))
         answer.update(self._lease(fleet))
-        answer["hold"] = lease.read_hold(self.node)
+        answer["hold"] = hold.read_hold(self.node)
         return answer
 
     # --- Shards -------------------------------------------------------------------------------

@@ -12,7 +12,19 @@ import time
 import traceback
 from typing import Callable, Dict, Iterator, Mapping, TextIO
 
-from . import VERSION, compiled, journal, lease, locks, logs, records, releases, secretfiles, wire
+from . import (
+    VERSION,
+    compiled,
+    hold,
+    journal,
+    lease,
+    locks,
+    logs,
+    records,
+    releases,
+    secretfiles,
+    wire,
+)
 from .acts import Actor
 from .node import FORMAT, Node, boottime
 from .observe import PARTS, Observer
@@ -152,7 +164,7 @@ class Session:
 
     def hold(self, request: Json) -> object:
         """Set or clear the node's hold."""
-        return self._written(lambda: lease.change_hold(self.node, request))
+        return self._written(lambda: hold.change_hold(self.node, request))
 
     def _written(self, act: Callable[[], object]) -> "Json":
         with locks.acting(*self.node.acting_locks):
