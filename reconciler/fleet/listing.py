@@ -76,8 +76,8 @@ def list_folder(folder: Path, limits: Limits) -> tuple[list[TreeEntry], bool]:
             for item in items:
                 name = os.fsencode(item.name).decode("utf-8", "backslashreplace")
                 path = above + name
-                if path == ".git":
-                    continue
+                if path == ".git" or (name.startswith(".#") and item.is_symlink()):
+                    continue  # the second is Emacs's lock of a file that is being edited
                 if len(entries) >= limits.entries or above.count("/") > limits.depth:
                     return entries, False
                 status = item.stat(follow_symlinks=False)

@@ -111,10 +111,10 @@ class Source(History):
         if not is_folder:
             raise GitError(f"repo {path}", "no such folder", "give the folder of the fleet repo")
         followed = Followed(cache_dir / f"{_name(str(path.resolve()))}.followed.json")
-        found = pygit2.discover_repository(str(path))
-        if found is None:
-            return cls(None, path.resolve(), "", None, followed)
         try:
+            found = pygit2.discover_repository(str(path))
+            if found is None:
+                return cls(None, path.resolve(), "", None, followed)
             repo = pygit2.Repository(found)
         except pygit2.GitError as error:
             raise git_error(f"repo {path}", error) from error

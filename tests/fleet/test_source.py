@@ -101,6 +101,19 @@ def test_a_working_tree_elsewhere_is_named(repo: pygit2.Repository, tmp_path: Pa
         open_source(tmp_path / "fleet", tmp_path)
 
 
+def test_a_git_file_that_is_malformed_is_a_git_error(tmp_path: Path) -> None:
+    write(tmp_path / "fleet", {**BASE, ".git": "junk"})
+    with pytest.raises(GitError, match="malformed"):
+        open_source(tmp_path / "fleet", tmp_path)
+
+
+def test_the_lock_of_an_editor_is_no_file_of_the_fleet(
+    repo: pygit2.Repository, source: Source
+) -> None:
+    (Path(repo.workdir) / "catalog" / ".#all.yaml").symlink_to("ada@laptop.4711:1700000000")
+    assert source.load_worktree().placements
+
+
 def test_a_repository_with_sha256_names_says_so(tmp_path: Path) -> None:
     command = ["git", "init", "-q", "--object-format=sha256", str(tmp_path / "new")]
     subprocess.run(command, check=True, timeout=30, capture_output=True)
