@@ -109,24 +109,28 @@ def _check_option(path: str, option: str) -> Iterator[Problem]:
         )
 
 
-def outside(profile: EngineProfile, model_path: str, files: Iterable[str]) -> Iterator[Problem]:
+def outside(
+    profile: EngineProfile, model_paths: Iterable[str], files: Iterable[str]
+) -> Iterator[Problem]:
     """Paths among the arguments that lie beside the weights and are not in sight in the container.
 
     Any other path may be the image's own, so nothing is said of it.
     """
-    if profile.runtime.kind != "container" or not model_path:
+    weights = [path for path in model_paths if path.startswith("/")]
+    if profile.runtime.kind != "container" or not weights:
         return
-    seen = [whole(model_path), *(f for f in files if f.startswith("/"))]
-    seen += [mount.split(":")[1] for mount in profile.runtime.mounts if mount.count(":")]
-    beside = f"/{model_path.split('/')[1]}/"
+    beside = {path.split("/", 2)[1] for path in weights}
+    seen = {whole(path).rstrip("/") for path in weights}
+    seen |= {file.rstrip("/") for file in files}
+    seen |= {m.split(":")[1].rstrip("/") for m in profile.runtime.mounts if ":" in m}
     for where, args in (
         ("args", profile.args),
         ("leader.args", profile.leader.args),
         ("worker.args", profile.worker.args),
     ):
         for index, arg in enumerate(args):
-            for path in PATH.findall(arg):
-                if path.startswith(beside) and not any(_under(path, root) for root in seen):
+            for path in PATH.findall(arg)[:MOST_PATHS] if len(arg) <= LONGEST else ():
+                if path.split("/", 2)[1] in beside and not seen & set(_up(path)):
                     yield Problem(
                         f"{where}[{index}]",
                         f"{path} is not in sight inside the container",
@@ -138,7 +142,15 @@ def outside(profile: EngineProfile, model_path: str, files: Iterable[str]) -> It
 PATH = re.compile(r"(?:^|(?<=[=\"',:]))/[^\s\"',:]+")
 """An absolute path that is a value, or a part of one (`name=/path`, JSON)."""
 
+LONGEST, MOST_PATHS, DEEPEST = 4096, 16, 64
+"""Bounds on what is looked at: an argument may be anything of any size."""
 
-def _under(path: str, root: str) -> bool:
-    root = root.rstrip("/")
-    return path == root or path.startswith(f"{root}/")
+
+def _up(path: str) -> Iterator[str]:
+    """The path and the folders above it."""
+    for _ in range(DEEPEST):
+        path = path.rstrip("/")
+        if not path:
+            return
+        yield path
+        path = path.rpartition("/")[0]

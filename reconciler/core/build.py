@@ -67,8 +67,8 @@ def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[
                 "model", f"model {resolved.model.name} has no path, {engine.name} loads it", hint
             )
         )
-    for path in sorted({resolved.model.path, *resolved.model.paths.values()}):
-        problems += runtime_checks.outside(profile, path, resolved.model.files)
+    model = resolved.model
+    problems += runtime_checks.outside(profile, {model.path, *model.paths.values()}, model.files)
     if not allow_loader_env:
         problems += env_checks.check_loader_env(profile)
     if profile.stop_grace_s < engine.stop.least_grace_s:
