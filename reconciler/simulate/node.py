@@ -29,12 +29,9 @@ from reconciler.core.observed import (
 )
 from reconciler.simulate.engine import NEVER, Behaviour, Shardlet
 from reconciler.simulate.leases import Leases, Refused
+from reconciler.simulate.retention import sweep
 
 Work = Generator[str, None, Any]
-KEEP_FAILED = 3
-"""Ended launches that failed and are kept, of each of a replica's two newest profiles, beside the
-last one that was ready."""
-KEEP_PROFILES = 2
 
 
 @dataclass(frozen=True)
@@ -193,7 +190,7 @@ class SimNode:
             if unfit:
                 raise Refused("preflight", "; ".join(unfit))
             yield "start: checked"
-            self._retain(spec["replica"])
+            sweep(self.launches, spec["replica"])
             shardlet = Shardlet(
                 spec=spec,
                 labels=from_json(Labels, to_json(fields.get("labels") or Labels())),
@@ -324,28 +321,6 @@ class SimNode:
             ports = sorted(set(mine["ports"].values()) & set(theirs["ports"].values()))
             if ports:
                 raise Refused("port-taken", f"{name} holds {ports}")
-
-    def _retain(self, replica: str) -> None:
-        """Keeps the last launch of the replica that was ready, and of its two newest profiles the
-        last three that failed."""
-        ended = [
-            (s.spec["seq"], name)
-            for name, s in self.launches.items()
-            if not s.alive and (s.labels.replica or s.spec["replica"]) == replica
-        ]
-        ended.sort(reverse=True)
-        ready = [n for _, n in ended if self.launches[n].ever_ready][:1]
-        by_profile: dict[str, list[str]] = {}
-        for _, name in ended:
-            mark = str(self.launches[name].spec.get("fingerprint", ""))
-            if self.launches[name].failed and (
-                mark in by_profile or len(by_profile) < KEEP_PROFILES
-            ):
-                by_profile.setdefault(mark, []).append(name)
-        failed = [name for own in by_profile.values() for name in own[:KEEP_FAILED]]
-        for _, name in ended:
-            if name not in ready and name not in failed:
-                del self.launches[name]
 
     def record_of(self, launch: str) -> Record | None:
         """The launch's record as it can be read here."""

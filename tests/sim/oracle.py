@@ -30,7 +30,7 @@ def faults(desired: Desired, observed: Observed, diff: Diff, plan: Plan) -> list
         *nothing_starts_where_it_must_not(desired, diff, plan),
         *only_what_differs_is_stopped(diff, plan),
         *starts_follow_the_verdicts(diff, plan),
-        *one_at_a_time_tries_a_new_profile(desired, diff, plan),
+        *one_at_a_time_tries_a_new_profile(desired, observed, diff, plan),
         *many_sick_at_once_are_left_alone(diff, plan),
         *what_people_hold_is_not_changed(desired, diff, plan),
         *every_change_says_what_it_waits_for(plan),
@@ -315,9 +315,19 @@ def starts_follow_the_verdicts(diff: Diff, plan: Plan) -> Iterator[str]:
             yield f"{step.launch} has seq {step.seq}, {known} is known"
 
 
-def one_at_a_time_tries_a_new_profile(desired: Desired, diff: Diff, plan: Plan) -> Iterator[str]:
+def one_at_a_time_tries_a_new_profile(
+    desired: Desired, observed: Observed, diff: Diff, plan: Plan
+) -> Iterator[str]:
     """While a placement that serves has never been ready with today's profile, one replica starts
     it, and none does while another one that is in sight is loading it."""
+    proven = {
+        shard.record.fingerprint
+        for look in observed.nodes.values()
+        for shown in (look.answer, look.last)
+        for shard in (shown.shards if shown else ())
+        if shard.record and shard.ever_ready
+    }
+    """By any replica: also one that is over, which a diff does not name."""
     by_placement: dict[str, list[JudgedReplica]] = defaultdict(list)
     for replica in diff.replicas:
         by_placement[replica.placement].append(replica)
@@ -326,7 +336,7 @@ def one_at_a_time_tries_a_new_profile(desired: Desired, diff: Diff, plan: Plan) 
         today = fingerprint(desired.resolved(placement))
         views = [j.view for r in by_placement[name] for j in r.launches]
         ready = {v.fingerprint for v in views if v.ever_ready and v.profile is not None}
-        if today in ready or not ready:
+        if today in proven or not ready:
             continue
         trying = {
             r.replica

@@ -106,10 +106,14 @@ def _held_by_hand(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
 
 
 def _lacks_model(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
-    """A model's files are gone, or there again: what runs has them in memory."""
-    name = rng.choice(["llama", "qwen"])
-    node.lacks ^= {name}
-    return f"{name} is {'gone' if name in node.lacks else 'back'}"
+    """The files of a model that runs here are gone (it has them in memory), or all are back."""
+    living = _living(node)
+    if node.lacks or not living:
+        node.lacks.clear()
+        return "all models are back"
+    name = str(rng.choice(living).spec["profile"]["model"]["name"])
+    node.lacks.add(name)
+    return f"{name} is gone"
 
 
 def _other_writer(rng: random.Random, fleet: SimFleet, node: SimNode) -> Named:
@@ -148,5 +152,7 @@ TROUBLES = (
     _unkillable,
     _other_writer,
     _held_by_hand,
+    _lacks_model,
+    _lacks_model,
     _lacks_model,
 )
