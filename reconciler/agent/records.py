@@ -177,7 +177,7 @@ def _intent(cache: store.Cache, folder: str) -> Optional[Json]:
     try:
         intent: Json = cache.read(os.path.join(folder, "intent.json"))
         return intent
-    except FileNotFoundError:
+    except (FileNotFoundError, store.Unreadable):
         return None
     except Damaged:
         return {}

@@ -25,6 +25,11 @@ class Damaged(Exception):
     """The file is there and cannot be believed."""
 
 
+class Unreadable(Damaged):
+    """What is there, if anything is, could not be read just now: the disk fails, or this process
+    has no descriptor left. It says nothing about the content."""
+
+
 def write_bytes(path: str, data: bytes) -> None:
     """Replace `path` atomically, mode 0600. OSError leaves the old content in place."""
     folder, name = os.path.split(path)
@@ -86,7 +91,9 @@ def read(path: str) -> Json:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged("%s cannot be read: %s" % (os.path.basename(path), error.strerror)) from None
+        raise Unreadable(
+            "%s cannot be read: %s" % (os.path.basename(path), error.strerror)
+        ) from None
     return parse(data, os.path.basename(path))
 
 
@@ -182,7 +189,7 @@ class Cache:
             self._known.pop(path, None)
             raise
         except OSError as error:
-            raise Damaged(
+            raise Unreadable(
                 "%s cannot be read: %s" % (os.path.basename(path), error.strerror)
             ) from None
         signature = Signature(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -213,5 +220,7 @@ class Cache:
     ) -> Tuple[Signature, Any, str]:
         try:
             return signature, shape(read(path)), ""
+        except Unreadable:
+            raise  # not kept: the next look may well be able to
         except Damaged as error:
             return signature, None, str(error)

@@ -296,6 +296,8 @@ class Supervisor:
             if self.told_to_stop:
                 self._stop(None, 0.0, TOLD_TO_END)
             return
+        except store.Unreadable:
+            return  # whether there is one is not known, and nothing is ended by guess
         except Damaged:
             intent = {}
         grace = intent.get("grace_s")
