@@ -73,8 +73,10 @@ def reason_of(error: NodeError) -> Reason:
 def explain(error: NodeError) -> str:
     """Reason, findings and hint in one line."""
     text = error.reason
-    if isinstance(error, NodeRefused) and error.findings:
-        text += ": " + "; ".join(error.findings)
+    if isinstance(error, NodeRefused):
+        # The reason of a refusal may be the findings themselves.
+        more = "; ".join(error.findings)
+        text += f": {more}" if more and more not in text else ""
     return f"{text}; {error.hint}" if error.hint else text
 
 

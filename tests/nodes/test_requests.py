@@ -13,7 +13,7 @@ from reconciler.core.model import Desired
 from reconciler.core.observed import LookError
 from reconciler.nodes.loopback import LoopbackFleet
 from reconciler.nodes.pool import NodePool
-from reconciler.nodes.protocol import NodeRefused, NodeUnseen, ReplyLost
+from reconciler.nodes.protocol import NodeRefused, NodeUnseen, ReplyLost, explain
 from tests.nodes.conftest import MakePool
 from tests.support.desired import desired_of
 from tests.support.fixtures import StartFleet
@@ -161,3 +161,15 @@ def test_a_closed_pool_leaves_no_thread_and_no_socket(
         return [t for t in threading.enumerate() if t not in threads]
 
     until(lambda: not left() and descriptors() <= files, "all threads and sockets", within_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "findings", "told"),
+    [
+        ("no shm; no path", ["no shm", "no path"], "no shm; no path"),
+        ("cannot start", ["no shm", "no path"], "cannot start: no shm; no path"),
+        ("cannot start", [], "cannot start"),
+    ],
+)
+def test_what_a_node_found_is_told_once(reason: str, findings: list[str], told: str) -> None:
+    assert explain(NodeRefused("gpu-a", "preflight", reason, findings)) == told
