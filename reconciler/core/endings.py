@@ -171,7 +171,10 @@ _BLAME = (FailureKind.COMMAND, FailureKind.PLACE, FailureKind.CRASH)
 
 
 def _age(dead: tuple[DeadRank, ...]) -> float:
-    return min((r.shard.exit.age_s for r in dead if r.shard and r.shard.exit), default=0.0)
+    """Of the rank that ended last. One whose start was cut off tells no age, and is asked no more
+    than the others know: else a back-off that is measured by it would never end."""
+    ages = (r.shard.exit.age_s for r in dead if r.shard and r.shard.exit)
+    return min((age for age in ages if age > 0), default=0.0)
 
 
 def _engine(sighting: Sighting) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reconciler.core import observed as seen
@@ -134,3 +136,14 @@ def test_an_incomplete_launch_delays_nothing() -> None:
     world = FLEET.edit("llama", nodes=2)
     world = world.launch("chat-0", on=("gpu-a", "gpu-b"), state="starting", absent=(1,))
     assert backoff(world) == Backoff()
+
+
+def test_a_rank_whose_start_was_cut_off_tells_no_age_and_holds_up_no_back_off() -> None:
+    """Its record reads as ended just now, in every look: the wait would never be over."""
+    world = FLEET.edit("llama", nodes=2)
+    world = world.launch("chat-0", on=("gpu-a", "gpu-b"), ranks={0: "timed-out", 1: "preflight"})
+    (built,) = world.launches
+    cut = seen.ShardExit(kind=seen.ExitKind.PREFLIGHT, message="the start was cut off")
+    rank = replace(built.shards["gpu-b"], exit=cut)
+    world = replace(world, launches=(replace(built, shards={**built.shards, "gpu-b": rank}),))
+    assert replica(world, "chat-0").backoff == Backoff(1, 0.0)
