@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from reconciler.core.access import Access
 from reconciler.core.changes import AdoptStep, Seat, Step, StopStep
-from reconciler.core.observed import Shard
+from reconciler.core.observed import ExitKind, Shard
 from reconciler.core.occupancy import is_over
 from reconciler.core.verdict import JudgedLaunch, LaunchView, Verdict
 
@@ -35,6 +35,9 @@ def repairs(judged: JudgedLaunch, access: Access) -> Iterator[Step]:
         nodes = nodes_of(view, lambda shard: not is_over(shard))
         if nodes and access.why_not(view.seen_nodes, view.launch) is None:
             yield StopStep(view.replica, view.launch, nodes, judged.reason, voluntary=False)
+        unwritten = nodes_of(view, _ended_unwritten)
+        if unwritten and access.why_not(view.seen_nodes, view.launch) is None:
+            yield AdoptStep(view.launch, unwritten)
     elif judged.verdict is Verdict.STOPPING:
         nodes = nodes_of(view, _is_orphan_or_unasked)
         if nodes and access.why_not(nodes, view.launch) is None:
@@ -88,3 +91,10 @@ def seats_of(view: LaunchView) -> tuple[Seat, ...]:
 def _is_orphan_or_unasked(shard: Shard) -> bool:
     """One rank may have been asked to stop and the request to another been lost."""
     return is_orphan(shard) or (shard.alive and not shard.stop_asked)
+
+
+def _ended_unwritten(shard: Shard) -> bool:
+    """Its supervisor was killed with it, so no age of its end is told: to adopt it writes the end
+    down. Without that its back-off would begin anew in every look."""
+    told = shard.exit
+    return told is not None and told.kind is ExitKind.UNKNOWN and told.age_s == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reconciler.core.changes import Reason, Symbol
+from reconciler.core import observed as seen
+from reconciler.core.changes import Reason, StartStep, Symbol
 from reconciler.core.model import EngineSettings, PortRange
 from reconciler.core.observed import InterfaceSeen, Network
 from tests.core.ask_plan import (
@@ -62,7 +63,8 @@ def test_what_is_left_of_an_exited_replica_is_stopped_before_it_starts_anew() ->
     )
     made = planned(world)
     assert stopped(made, voluntary=False) == ["big-0-s1"]
-    assert [s.nodes for s in made.repairs] == [("gpu-a",)]
+    repairs = [(s.kind, s.nodes) for s in made.repairs if not isinstance(s, StartStep)]
+    assert repairs == [("stop", ("gpu-a",)), ("adopt", ("gpu-b",))]
     assert waits(made) == {"big-0": Reason.STOPPING}
     assert started(made) == {}
 
@@ -234,3 +236,12 @@ def test_what_a_nodes_wall_clock_says_changes_no_plan() -> None:
     assert plain.changes
     for off_s in (-31_536_000.0, 1.0, 31_536_000.0, 4e9):
         assert planned(world.answers_with("gpu-a", clock_s=1_700_000_000.0 + off_s)) == plain
+
+
+def test_an_end_that_nobody_saw_is_written_down_or_its_back_off_would_never_end() -> None:
+    world = World().node("gpu-a").profile("llama").placement("chat", "llama")
+    made = planned(world.launch("chat-0", on="gpu-a", state="vanished"))
+    assert [(s.kind, s.launch) for s in made.repairs] == [("adopt", "chat-0-s1")]
+    told = seen.ShardExit(kind=seen.ExitKind.UNKNOWN, age_s=30.0)
+    later = planned(world.launch("chat-0", on="gpu-a", state="vanished", exit=told))
+    assert [s.kind for s in later.steps] == ["start"]
