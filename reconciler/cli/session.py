@@ -139,6 +139,11 @@ class Session:
 
             return apply(*args, **fields, secrets=self.secret_store(secrets_dir))
 
+        def ask(*args: Any) -> Any:
+            from reconciler.nodes.asking import ask
+
+            return ask(*args)
+
         return Edges(
             source=self.source,
             pool=pool if pool is not None else self.pool,
@@ -149,6 +154,7 @@ class Session:
             now=utc_now,
             publisher=publisher,
             signers=self.signers,
+            ask=ask if pool is None else None,
         )
 
     @cached_property

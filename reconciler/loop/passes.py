@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from reconciler.core import remarks
 from reconciler.core.changes import Plan, Reason
 from reconciler.core.diff import diff
 from reconciler.core.model import Desired
@@ -56,6 +57,8 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     decision = decide(edges, working, replace(observed, owner=""))
     watch.lap("plan")
     if not request.act:
+        decision = _asked(edges, request, decision)
+        watch.lap("check")
         return report(edges, request, head, working, decision, watch=watch)
     return act(edges, request, head, working, decision, watch)
 
@@ -72,6 +75,15 @@ def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Deci
     elif working.turned:
         planned = replace(planned, warnings=(working.turned.message, *planned.warnings))
     return Decision(desired, observed, judged, planned)
+
+
+def _asked(edges: Edges, request: Request, decision: Decision) -> Decision:
+    """With a hold for each start that its node would refuse; who acts asks as part of acting."""
+    if edges.ask is None or not decision.plan.steps:
+        return decision
+    with request.abrupt():
+        found = edges.ask(decision.plan, decision.desired, edges.pool)
+    return replace(decision, plan=remarks.unfit(decision.plan, found))
 
 
 def _reason(error: HeadError | None) -> Reason:

@@ -122,6 +122,9 @@ class PublisherLike(Protocol):
 Apply = Callable[..., Any]
 """`apply(plan, desired, pool, *, epochs, on_step, cancelled)` (`reconciler/nodes/apply.py`)."""
 
+Ask = Callable[..., Mapping[str, Mapping[str, str]]]
+"""`ask(plan, desired, pool)`: launch → node → what it found (`reconciler/nodes/asking.py`)."""
+
 
 @dataclass(frozen=True)
 class Edges:
@@ -140,3 +143,5 @@ class Edges:
     """None: endpoints are published nowhere."""
     signers: SignersLike | None = None
     """None: commits need no signature."""
+    ask: Ask | None = None
+    """None: there are no nodes that could be asked what a start would meet."""

@@ -30,13 +30,13 @@ from reconciler.core.codec import to_json
 from reconciler.core.model import Desired
 from reconciler.core.observed import Labels
 from reconciler.errors import NodeError
+from reconciler.nodes.asking import CHECK, questions
 from reconciler.nodes.protocol import LeaseResult, NodeRefused, ReplyLost, explain, reason_of
 from reconciler.nodes.secretstore import SecretError, SecretStore, Snapshot
 from reconciler.nodes.sizes import differing
 
 MAX_WORKERS = 128
 """Requests under way at once, over all nodes."""
-CHECK = "check"
 CANCEL_POLL_S = 0.2
 """How soon a cancelled pass notices, while requests are under way."""
 NO_SECRETS = SecretStore(None)
@@ -381,11 +381,8 @@ def _checks(step: Step, lane: str, order: int) -> Iterator[Call]:
     One rank whose node refuses would leave the others waiting for it; a start on one node asks
     the same questions by itself.
     """
-    if isinstance(step, StopStep):
-        shards, replaces = step.check, {"replaces": step.launch}
-    elif isinstance(step, StartStep) and len(step.shards) > 1:
-        shards, replaces = step.shards, {}
-    else:
+    shards, replaces = questions(step)
+    if isinstance(step, StartStep) and len(shards) == 1:
         return
     secrets = _secrets(shards)
     for number, shard in enumerate(shards):

@@ -82,7 +82,8 @@ def _hold(hold: Hold) -> Iterator[str]:
         f"  {Symbol.BLOCKED.value:<3} {printable(hold.subject)}: {hold.reason.value}: "
         f"{printable(hold.message)}"
     )
-    nodes = sorted(hold.nodes.items())
+    # What the message tells in full already is not told again.
+    nodes = sorted((n, why) for n, why in hold.nodes.items() if f"{n}: {why}" not in hold.message)
     for node, why in nodes[:NODES_SHOWN]:
         yield f"{_INDENT}{printable(node)}: {printable(why)}"
     if len(nodes) > NODES_SHOWN:

@@ -348,6 +348,9 @@ def test_what_could_not_start_its_successor_is_left_running(cli: Cli, live: Live
         "catalog/sim.yaml", "stop_grace_s: 5", "stop_grace_s: 5\nneeds: {nofile: 2000000000}"
     )
     repo.commit("longer context, and more files than a kernel gives")
+    dry = cli("--dry-run", repo=repo)
+    assert "is left running: its successor could not start" in dry.out
+    assert dry.out.count("nofile") == 1, dry.out
     ran = cli("--yes", "-o", "json", repo=repo)
     assert ran.code == 3, ran.out
     holds = ran.json["plan"]["holds"]

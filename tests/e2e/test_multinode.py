@@ -69,6 +69,10 @@ def test_a_node_that_lacks_the_model_keeps_all_ranks_from_starting(world: World)
     assert f"not started; gpu-a: path {path}: No such file or directory" in hold["message"]
     assert "gpu-b: path" in hold["message"], "all findings at once"
     assert world.launches() == {}, "nothing was begun on any node"
+    # Whoever looks later sees why nothing runs, and whoever reviews sees it before.
+    (told,) = world.plan()["holds"]
+    assert (told["reason"], told["message"]) == (hold["reason"], hold["message"])
+    assert hold["message"] in world.reconcile("status").out
     path.write_bytes(b"weights")
     world.converge()
     assert len(world.ready()) == 1
