@@ -23,6 +23,7 @@ from reconciler.nodes.apply import ApplyReport, Outcome, StepResult
 from reconciler.report.events import changes_of_state
 from reconciler.report.passreport import EndpointsStatus, PassReport
 from tests.cli.fakes import LOOK_ONLY, World, commit_id, desired
+from tests.support.waiting import until
 
 
 class Publishing:
@@ -339,13 +340,13 @@ def test_a_hook_that_fails_is_told_and_tried_again_and_stops_nothing(
 
 def test_a_hook_that_hangs_is_killed_with_all_that_it_started(publishing: Publishing) -> None:
     publishing.script("sleep 600 & echo $! > ../child; wait")
-    publishing.hook_timeout_s = 0.5
+    publishing.hook_timeout_s = 2
     began = time.monotonic()
     status = publishing.status()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert "was killed after" in status.hook_error
     child = int((publishing.folder.parent / "child").read_text())
-    assert not _alive(child)
+    until(lambda: not _alive(child), "what the hook started to end")
 
 
 def _alive(pid: int) -> bool:
