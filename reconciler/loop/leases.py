@@ -19,6 +19,10 @@ from reconciler.loop.seams import LeaseAnswer, PoolLike
 MOST_TOLD = 3
 """Nodes whose refusal is told in one line."""
 
+RENEW_SHARE = 0.9
+"""Of a lease's life: with less left it is renewed. Kept leases that run out between two passes
+would let another in, and would void what is remembered of a node that then falls silent."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -30,6 +34,9 @@ class Held:
     """Another owner that holds one of them; empty: none."""
     fresh: bool = False
     """They were asked for just now: what was seen before may have changed meanwhile."""
+    behind: bool = False
+    """Another holds the first by name of those that both want: what this owner holds it gives
+    back after the pass. Were both to keep their part, neither would ever lead all."""
     refused: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
     """Node → why it gave none, where no other owner is the cause: its disk is read-only, say."""
 
@@ -64,6 +71,10 @@ class Book:
         """What the last pass held."""
         self._desired, self._epochs = desired, held.epochs
 
+    def forget(self) -> None:
+        """They were given back already."""
+        self._desired = None
+
     def release(self, pool: PoolLike) -> None:
         """Give them back, so that whoever comes next need not wait for their end."""
         if self._desired is not None:
@@ -76,18 +87,25 @@ def answering(observed: Observed) -> list[str]:
     return sorted(name for name, look in observed.nodes.items() if look.answer)
 
 
-def already_held(observed: Observed, owner: str, fleet: str, least_s: float) -> Held | None:
-    """The leases as this owner holds them already, each for `least_s` more; None: ask."""
-    epochs = {}
+def already_held(pool: PoolLike, desired: Desired, observed: Observed, owner: str) -> Held | None:
+    """The leases as this owner holds them already, renewed where that is due; None: ask anew.
+
+    What is renewed unbroken nobody else has acted under: no second look is needed.
+    """
+    epochs: dict[str, int] = {}
+    due: list[str] = []
     for name in answering(observed):
         answer = observed.nodes[name].answer
         lease = answer.lease if answer else None
-        if lease is None or lease.fleet != fleet or lease.owner != owner:
+        if lease is None or lease.fleet != desired.fleet.id or lease.owner != owner:
             return None
-        if lease.remaining_s < least_s:
+        if lease.remaining_s <= 0:
             return None
         epochs[name] = lease.epoch
-    return Held(epochs)
+        if lease.remaining_s < RENEW_SHARE * desired.fleet.lease_s:
+            due.append(name)
+    renewed = ask(pool, desired, {name: epochs[name] for name in due}, "renew")
+    return Held(epochs) if all(renewed[name].lease for name in due) else None
 
 
 def leader(observed: Observed, owner: str, fleet: str) -> str:
@@ -112,6 +130,7 @@ def acquire(pool: PoolLike, desired: Desired, nodes: Iterable[str]) -> Held:
         epochs={name: answer.lease.epoch for name, answer in asked.items() if answer.lease},
         other=_other(asked),
         fresh=True,
+        behind=_behind(asked),
         refused={
             name: (answer.reason, answer.message)
             for name, answer in sorted(asked.items())
@@ -125,6 +144,11 @@ def _other(answers: Mapping[str, LeaseAnswer]) -> str:
         if answer.reason is Reason.LEASE_HELD:
             return answer.message or "another reconciler"
     return ""
+
+
+def _behind(answers: Mapping[str, LeaseAnswer]) -> bool:
+    contended = [name for name, a in answers.items() if a.lease or a.reason is Reason.LEASE_HELD]
+    return bool(contended) and not answers[min(contended)].lease
 
 
 def ask(

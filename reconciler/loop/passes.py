@@ -147,11 +147,18 @@ def act(
         watch.lap("lease")
         _remember(edges, request, kept, decision)
     finally:
-        if request.keep is not None:
-            request.keep.keep(desired, held)
-        else:
-            leases.ask(edges.pool, desired, held.epochs, "release")
+        _let_go(edges, request, desired, held)
     return report(edges, request, head, kept, decision, steps, held.other, watch, published)
+
+
+def _let_go(edges: Edges, request: Request, desired: Desired, held: leases.Held) -> None:
+    """Keep the leases for the next pass, or give them back."""
+    if request.keep is not None and not held.behind:
+        request.keep.keep(desired, held)
+        return
+    if request.keep is not None:
+        request.keep.forget()
+    leases.ask(edges.pool, desired, held.epochs, "release")
 
 
 def _with_leader(edges: Edges, working: revisions.Working, decision: Decision) -> revisions.Working:
@@ -165,8 +172,7 @@ def take(edges: Edges, desired: Desired, observed: Observed) -> leases.Held:
     foreign = foreign_root(desired, observed)
     if foreign:
         return leases.Held(other=foreign)
-    least_s = desired.fleet.lease_s / 2
-    held = leases.already_held(observed, edges.owner, desired.fleet.id, least_s)
+    held = leases.already_held(edges.pool, desired, observed, edges.owner)
     return held or leases.acquire(edges.pool, desired, leases.answering(observed))
 
 

@@ -170,6 +170,8 @@ class FakePool:
     silent: set[str] = field(default_factory=set)
     leases: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = field(default_factory=list)
     looks: list[tuple[str, ...]] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    """Nodes that renew no lease: it ran out, or another has taken it meanwhile."""
 
     def look(self, desired: Desired, *, remember: bool = True) -> Observed:
         self.looks.append(tuple(sorted(desired.nodes)))
@@ -199,6 +201,8 @@ class FakePool:
         old = answer.lease or Lease(desired.fleet.id)
         if action == "acquire" and old.owner not in ("", self.owner) and old.remaining_s > 0:
             return LeaseResult(name, None, Reason.LEASE_HELD, f"{old.owner} holds it")
+        if action == "renew" and name in self.lost:
+            return LeaseResult(name, None, Reason.FENCED, "it has expired")
         left = 0.0 if action == "release" else 60.0
         stored = to_json(replace(old, owner=self.owner, epoch=old.epoch + 1, remaining_s=left))
         lease = from_json(Lease, {**stored, **fields})

@@ -471,6 +471,53 @@ def test_kept_leases_are_neither_given_back_nor_asked_for_again() -> None:
     assert w.pool.actions()[-1] == "release"
 
 
+def test_kept_leases_are_renewed_before_they_could_run_out_between_two_passes() -> None:
+    w = world()
+    book = Book()
+    run_pass(w.edges, Request(keep=book))
+    w.run_ready(desired("one"))
+    lease_s, interval_s = desired().fleet.lease_s, desired().fleet.interval_s
+    looks = len(w.pool.looks)
+    for name, answer in w.pool.answers.items():
+        assert answer.lease is not None
+        left = replace(answer.lease, remaining_s=float(lease_s - interval_s + 3))
+        w.pool.answers[name] = replace(answer, lease=left)
+    run_pass(w.edges, Request(keep=book))
+    assert w.pool.actions()[-1] == "renew"
+    assert {a.lease.remaining_s for a in w.pool.answers.values() if a.lease} == {lease_s}
+    assert len(w.pool.looks) == looks + 1, "an unbroken lease needs no second look"
+
+
+def test_a_kept_lease_that_cannot_be_renewed_is_asked_for_anew_and_looked_at_again() -> None:
+    w = world()
+    w.run_ready(desired("one"))
+    w.in_force(commit_id("one"), owner=ME, left=1.0)
+    w.pool.lost = {"b"}
+    looks = len(w.pool.looks)
+    run_pass(w.edges, Request(keep=Book()))
+    assert w.pool.actions()[:2] == ["renew", "acquire"]
+    assert len(w.pool.looks) == looks + 2
+
+
+@pytest.mark.parametrize("mine", [{"a"}, {"b", "c"}, {"b"}, {"a", "c"}])
+def test_two_that_hold_a_part_each_do_not_block_each_other_for_ever(mine: set[str]) -> None:
+    w, other = world(), world()
+    w.run_ready(desired("one"))
+    w.in_force(commit_id("one"))
+    w.in_force(commit_id("one"), *mine, owner=ME, left=60.0)
+    rest = set(w.pool.answers) - mine
+    w.in_force(commit_id("one"), *rest, owner="other@host", left=60.0)
+    other.pool.owner, other.pool.answers = "other@host", w.pool.answers
+    books = Book(), Book()
+    for _ in range(2):
+        run_pass(w.edges, Request(keep=books[0]))
+        run_pass(other.edges, Request(keep=books[1]))
+    first = ME if "a" in mine else "other@host"
+    leading = {a.lease.owner for a in w.pool.answers.values() if a.lease and a.lease.remaining_s}
+    assert leading == {first}, "who holds the first by name leads them all"
+    assert all(a.lease and a.lease.remaining_s for a in w.pool.answers.values())
+
+
 def test_an_idle_daemon_takes_the_leases_so_that_a_second_one_reads_them() -> None:
     w = world()
     w.run_ready(desired("one"))
