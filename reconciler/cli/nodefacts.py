@@ -144,9 +144,11 @@ def findings(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> I
     yield from _system_findings(fleet, node, answer, now_s)
     yield from _network_findings(node, answer)
     if answer.hold is not None:
+        launch = answer.hold.launch
+        what, only = (f"launch {launch} is ", f" --launch {launch}") if launch else ("", "")
         yield (
-            f"held by {answer.hold.who or '?'}: {answer.hold.reason};"
-            f" `reconcile hold {node.name} --clear` lifts it"
+            f"{what}held by {answer.hold.who or '?'}: {answer.hold.reason};"
+            f" `reconcile hold {node.name}{only} --clear` lifts it"
         )
     for shard in answer.shards:
         if shard.record_error:

@@ -133,7 +133,8 @@ def _node_events(
 def _node_state(node: NodeStatus | None) -> str:
     if node is None:
         return ""
-    held = f", held by {node.held_by}" if node.held_by else ""
+    what = f"launch {node.held_launch} " if node.held_launch else ""
+    held = f", {what}held by {node.held_by}" if node.held_by else ""
     return f"{node.state}, {'seen' if node.seen else node.error or 'not seen'}{held}"
 
 

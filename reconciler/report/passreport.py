@@ -112,6 +112,8 @@ class NodeStatus:
     """Who holds it by hand, and why; empty for nobody."""
     held_for_s: float = 0.0
     """Until the hold ends by itself; 0: it does not, or there is none."""
+    held_launch: str = ""
+    """The one launch that the hold means; empty: the whole node, or there is no hold."""
     lease_owner: str = ""
     lease_remaining_s: float = 0.0
 

@@ -296,8 +296,9 @@ def _node(name: str, state: str, observed: Observed) -> NodeStatus:
         seen=True,
         detail=answer.shards_error or answer.gpus.error,
         look_ms=look.look_ms,
-        held_by=f"{hold.who}: {hold.reason}" if hold and not hold.launch else "",
-        held_for_s=(hold.remaining_s or 0.0) if hold and not hold.launch else 0.0,
+        held_by=f"{hold.who}: {hold.reason}" if hold else "",
+        held_for_s=(hold.remaining_s or 0.0) if hold else 0.0,
+        held_launch=hold.launch if hold else "",
         lease_owner=lease.owner if lease else "",
         lease_remaining_s=lease.remaining_s if lease else 0.0,
     )

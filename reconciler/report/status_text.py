@@ -183,6 +183,7 @@ def _node(node: NodeStatus) -> str:
     parts = [node.state] if node.state != "active" else []
     parts += [node.error] if node.error else []
     ends = f" (for another {duration(node.held_for_s)})" if node.held_for_s else ""
-    parts += [f"held by {node.held_by}{ends}"] if node.held_by else []
+    what = f"launch {node.held_launch} is " if node.held_launch else ""
+    parts += [f"{what}held by {node.held_by}{ends}"] if node.held_by else []
     parts += [node.detail] if node.detail else []
     return f"{node.node}: {': '.join(parts)}"

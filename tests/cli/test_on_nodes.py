@@ -92,6 +92,23 @@ def _names_that_are_near(cli: Cli, repo: FleetRepo) -> None:
     assert "UTC (2h)." in held.out
     assert "for another 2h" in cli("status", repo=repo).out
     assert cli("hold", "sim-a", "--clear", repo=repo).code == 0
+    _a_hold_of_one_launch(cli, repo)
+
+
+def _a_hold_of_one_launch(cli: Cli, repo: FleetRepo) -> None:
+    placements = cli("status", "-o", "json", repo=repo).json["placements"]
+    shown = next(r for p in placements for r in p["replicas"] if r["replica"] == "chat-0")
+    launch, node = shown["launch"], shown["nodes"][0]
+    wrong = cli("hold", node, "--launch", "chat-77", "--reason", "x", repo=repo)
+    assert (wrong.code, f"lives on {node}" in wrong.err) == (1, True)
+    held = cli("hold", node, "--launch", "chat-0", "--reason", "a look", repo=repo)
+    assert (held.code, f"{launch} on {node} is held" in held.out) == (0, True), held.err
+    assert f"launch {launch} is held by" in cli("status", repo=repo).out
+    assert f"launch {launch} is held by" in cli("doctor", repo=repo).out
+    other = cli("hold", node, "--launch", "chat-9-aaaaa", "--clear", repo=repo)
+    assert other.code == 1
+    ended = cli("hold", node, "--launch", launch, "--clear", repo=repo)
+    assert (ended.code, ended.out) == (0, f"{launch} on {node} is no longer held.\n")
 
 
 def test_an_edit_reads_stale_with_its_field_also_for_a_new_process(cli: Cli, live: Live) -> None:

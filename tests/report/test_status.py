@@ -27,7 +27,14 @@ from reconciler.core.verdict import (
     LaunchView,
     Verdict,
 )
-from reconciler.report.passreport import ConditionKind, Health, PlacementStatus, Sync
+from reconciler.report.passreport import (
+    ConditionKind,
+    Health,
+    PassReport,
+    PlacementStatus,
+    Revisions,
+    Sync,
+)
 from reconciler.report.status import (
     BLOCKERS,
     NEEDS_A_PERSON,
@@ -35,6 +42,7 @@ from reconciler.report.status import (
     placement_statuses,
     replica_status,
 )
+from reconciler.report.status_text import status_text
 
 DESIRED = Desired(
     revision=Revision("a" * 40, "main"),
@@ -185,6 +193,16 @@ def test_nodes_are_told_with_why_they_were_not_seen() -> None:
     assert (a.seen, a.error, a.detail) == (False, "NodeUnreachable", "refused; is it on?")
     assert (b.seen, b.held_by, b.lease_owner) == (True, "kim: fan", "other")
     assert (c.seen, c.state) == (False, "departed")
+
+
+def test_a_held_launch_is_told_as_that_and_not_as_its_whole_node() -> None:
+    desired = replace(DESIRED, nodes={"b": Node("b", "10.0.0.1", "h100", GpuInventory("h100", 8))})
+    hold = NodeHold("kim", "looks at it", 3600.0, launch="chat-0-x")
+    answer = NodeAnswer("1.0", "m", "b", hold=hold)
+    nodes = node_statuses(desired, Observed("me", {"b": NodeLook("b", answer=answer)}))
+    assert (nodes[0].held_by, nodes[0].held_launch) == ("kim: looks at it", "chat-0-x")
+    said = status_text(PassReport("me", "now", Revisions(), nodes=nodes))
+    assert "b: launch chat-0-x is held by kim: looks at it (for another 1h)" in said
 
 
 def test_every_reason_is_documented_once_and_no_other() -> None:
