@@ -9,8 +9,8 @@ Nothing in here knows budgets or verdicts: who may be placed, and when, is `plan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from reconciler.core import blocks
 from reconciler.core.access import Access
@@ -29,6 +29,7 @@ from reconciler.core.fit import (
 from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import NodeAnswer
 from reconciler.core.occupancy import NOBODY, STRANGER, Ledger
+from reconciler.core.ranking import Like, Preference, Scan, preference
 from reconciler.core.verdict import Quarantine
 from reconciler.core.words import plural
 
@@ -37,18 +38,7 @@ FAILURES_BEFORE_MOVE = 2
 chance, the third in one place would reject the profile without a second opinion."""
 
 
-Rank = tuple[bool, bool, int, int, int, str]
-
-
-@dataclass
-class Scan:
-    """What one kind of ask found on each node. Kept, since most asks of a pass are alike."""
-
-    scope: Mapping[str, Node]
-    fits: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    seen: int = 0
-    """How much of what was given away is in it (`Placer._taken`)."""
+Rank = tuple[bool, bool, Preference]
 
 
 class Placer:
@@ -60,29 +50,34 @@ class Placer:
         access: Access,
         ledger: Ledger,
         quarantines: Sequence[Quarantine],
-        beside: Mapping[tuple[str, str], int],
+        beside: Mapping[str, Mapping[str, int]],
     ) -> None:
         self._desired = desired
         self._access = access
         self._ledger = ledger
         self._sick = {q.node: q.reason for q in quarantines if not q.gpus}
         self._sick_gpus = {q.node: frozenset(q.gpus) for q in quarantines if q.gpus}
-        self._beside = dict(beside)
-        """(placement, node) → its live launches there."""
+        self._beside = {placement: dict(nodes) for placement, nodes in beside.items()}
+        """Placement → node → its live launches there."""
         self._scans: dict[tuple[object, ...], Scan] = {}
         self._taken: list[str] = []
         """Nodes of all that was given away, in order."""
 
     def place(self, ask: Ask) -> tuple[Seat, ...] | None:
         """Seats in rank order, without taking them; None: `explain` says why not."""
-        fits, _ = self._found(ask)
-        group = self._best_group(ask, fits)
+        group = self._best_group(ask, self._scan(ask))
         return self._seats(ask, group) if group else None
 
     def explain(self, ask: Ask) -> NoFit:
         """Why an ask has no place, for every node that its placement means."""
+        scan, nodes = self._scan(ask), ask.resolved.profile.nodes
+        if nodes in scan.why and not ask.without:
+            return scan.why[nodes]
         fits, refused = self._found(ask)
-        return NoFit(sum_up(ask, fits, refused), refused)
+        why = NoFit(sum_up(ask, fits, refused), dict(refused))
+        if not ask.without:
+            scan.why[nodes] = why
+        return why
 
     def fits(self, ask: Ask) -> tuple[list[Candidate], Mapping[str, str]]:
         """Each node that it fits on now, and for the others that it means why not."""
@@ -104,10 +99,10 @@ class Placer:
 
     def take(self, placement: str, launch: str, seats: Iterable[Seat]) -> None:
         """Nobody else gets these seats in this pass."""
+        beside = self._beside.setdefault(placement, {})
         for seat in seats:
             self._ledger.take(seat.node, launch, seat.gpus)
-            key = (placement, seat.node)
-            self._beside[key] = self._beside.get(key, 0) + 1
+            beside[seat.node] = beside.get(seat.node, 0) + 1
             self._taken.append(seat.node)
 
     # --- which nodes ---------------------------------------------------------------------------
@@ -115,7 +110,7 @@ class Placer:
     def _found(self, ask: Ask) -> tuple[list[Candidate], Mapping[str, str]]:
         """What fits the ask now, and why the other nodes do not."""
         scan = self._scan(ask)
-        again = {n for nodes in ask.without.values() for n in nodes} & scan.scope.keys()
+        again = _roomier(ask) & scan.scope.keys()
         fits = [c for name, found in scan.fits.items() if name not in again for c in found]
         if not again:
             return fits, scan.refused
@@ -145,13 +140,14 @@ class Placer:
         )
         scan = self._scans.get(key)
         if scan is None:
-            nodes = (self._desired.nodes[name] for name in sorted(self._desired.nodes))
-            scope = {node.name: node for node in nodes if meant(ask, node)}
+            scope = {node.name: node for node in self._nodes(ask.only) if meant(ask, node)}
             scan = self._scans[key] = Scan(scope)
-            dirty: Iterable[str] = scope
+            dirty: Collection[str] = scope
         else:
             dirty = sorted(scan.scope.keys() & set(self._taken[scan.seen :]))
         scan.seen = len(self._taken)
+        if dirty:
+            scan.why.clear()
         plain = replace(ask, without={}) if ask.without else ask
         for name in dirty:
             scan.fits.pop(name, None)
@@ -162,6 +158,13 @@ class Placer:
             else:
                 scan.fits[name] = found
         return scan
+
+    def _nodes(self, only: str) -> Iterable[Node]:
+        """All in order of name; a replica that belongs to one node needs no look at the others."""
+        nodes = self._desired.nodes
+        if only:
+            return (nodes[only],) if only in nodes else ()
+        return (nodes[name] for name in sorted(nodes))
 
     def _look(self, ask: Ask, node: Node) -> tuple[tuple[Candidate, ...], str]:
         """The candidates that a node makes for an ask, or why it makes none."""
@@ -222,44 +225,45 @@ class Placer:
 
     # --- which of them -------------------------------------------------------------------------
 
-    def _best_group(self, ask: Ask, fits: list[Candidate]) -> list[Candidate] | None:
+    def _best_group(self, ask: Ask, scan: Scan) -> list[Candidate] | None:
         """The best nodes that are like each other, as many as the replica has ranks."""
         count = ask.resolved.profile.nodes
-        groups: dict[tuple[str, ...], dict[str, Candidate]] = {}
-        for fit in fits:
-            groups.setdefault(fit.like, {}).setdefault(fit.node.name, fit)
         before = {place.node for place in ask.previous}
-        best: tuple[tuple[int, int, int, tuple[str, ...]], list[Candidate]] | None = None
-        for like in sorted(groups):
-            members = groups[like].values()
+        apart = before | _roomier(ask) | {n for n in ask.failures if _worn(ask, n)}
+        special = self._special(ask, scan, apart)
+        beside = self._beside.get(ask.placement.name, {})
+        ranking = scan.ranking(ask.placement, beside, self._taken)
+        best: tuple[tuple[int, int, int, Like], list[Candidate]] | None = None
+        for like in sorted({*special, *ranking.likes()}):
+            members = [*special.get(like, ()), *ranking.best(like, count, apart)]
             if len(members) < count:
                 continue
             ranked = [(self._rank(ask, before, c), c) for c in members]
-            if count == 1:
-                chosen = [min(ranked, key=_first)[1]]
-            else:
-                chosen = [c for _, c in sorted(ranked, key=_first)[:count]]
-            worn = sum(_worn(ask, c) for c in chosen)
+            chosen = [c for _, c in sorted(ranked, key=_first)[:count]]
+            worn = sum(_worn(ask, c.node.name) for c in chosen)
             kept = sum(c.node.name in before for c in chosen)
             score = (worn, -kept, sum(c.spans for c in chosen), like)
             if best is None or score < best[0]:
                 best = score, chosen
         return best[1] if best else None
 
+    def _special(self, ask: Ask, scan: Scan, nodes: set[str]) -> Mapping[Like, list[Candidate]]:
+        """What the nodes with which this very replica has a history have for it."""
+        found: dict[Like, list[Candidate]] = {}
+        roomier = _roomier(ask)
+        for name in nodes & scan.scope.keys():
+            anew = name in roomier
+            fits = self._look(ask, scan.scope[name])[0] if anew else scan.fits.get(name, ())
+            for candidate in fits:
+                found.setdefault(candidate.like, []).append(candidate)
+        return found
+
     def _rank(self, ask: Ask, before: set[str], candidate: Candidate) -> Rank:
-        """Lowest first: not worn out, where it was, where NVLink joins its GPUs, then spread or
-        pack, then by name."""
+        """Lowest first: not worn out, where it was, then as all replicas of its placement."""
         name = candidate.node.name
-        free = len(candidate.gpus)
-        near = self._beside.get((ask.placement.name, name), 0) if ask.placement.spread else 0
-        return (
-            _worn(ask, candidate),
-            name not in before,
-            candidate.spans,
-            near,
-            -free if ask.placement.spread else free,
-            name,
-        )
+        near = self._beside.get(ask.placement.name, {}).get(name, 0)
+        liked = preference(candidate, near, spread=ask.placement.spread)
+        return _worn(ask, name), name not in before, liked
 
     def _seats(self, ask: Ask, group: list[Candidate]) -> tuple[Seat, ...]:
         """Ranks keep their nodes where these stay; the rest fills the gaps in order."""
@@ -284,8 +288,13 @@ class Placer:
         return tuple(seats)
 
 
-def _worn(ask: Ask, candidate: Candidate) -> bool:
-    return ask.failures.get(candidate.node.name, 0) >= FAILURES_BEFORE_MOVE
+def _roomier(ask: Ask) -> set[str]:
+    """Nodes on which something will have ended by then that is still there."""
+    return {node for nodes in ask.without.values() for node in nodes}
+
+
+def _worn(ask: Ask, node: str) -> bool:
+    return ask.failures.get(node, 0) >= FAILURES_BEFORE_MOVE
 
 
 def _first(ranked: tuple[Rank, Candidate]) -> Rank:

@@ -14,7 +14,7 @@ nodes or mappings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from reconciler.core import guard, leaving, members, remarks, replacing, starting, tally, tidy
@@ -236,16 +236,15 @@ def _guards(parts: Parts, counts: Tally, approved: frozenset[ApprovedChange]) ->
     )
 
 
-def _beside(diff: Diff, counts: Tally) -> dict[tuple[str, str], int]:
-    """(placement, node) → its live launches there, of placements that place something."""
-    busy = {r.placement for r in counts.odd if r.wanted}
-    near: Counter[tuple[str, str]] = Counter()
+def _beside(diff: Diff, counts: Tally) -> Mapping[str, Mapping[str, int]]:
+    """Placement → node → its live launches there, of placements that place something."""
+    near: dict[str, Counter[str]] = {r.placement: Counter() for r in counts.odd if r.wanted}
     for replica in diff.replicas:
-        if replica.placement in busy:
+        if replica.placement in near:
             for judged in replica.launches:
                 if judged.view.alive:
-                    near.update((replica.placement, n) for n in judged.view.seen_nodes)
-    return dict(near)
+                    near[replica.placement].update(judged.view.seen_nodes)
+    return near
 
 
 # --- the result ----------------------------------------------------------------------------------

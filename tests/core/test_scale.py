@@ -18,7 +18,9 @@ from reconciler.core.model import (
     Revision,
 )
 from reconciler.core.observed import GpusPart, NodeAnswer, Observed
+from reconciler.core.plan import plan
 from reconciler.loop.comparing import Base, BaseNodes
+from reconciler.loop.offline import AssumedNodes
 
 NODES, PLACEMENTS = 12, 8
 
@@ -85,3 +87,40 @@ def test_a_replica_that_has_a_place_makes_nobody_read_the_other_nodes() -> None:
     full = fleet(NODES * 8 // PLACEMENTS)
     observed = BaseNodes(Base(full.revision, full)).look(full)
     assert reads(full, observed, 1) - reads(full, observed, 0) <= 4
+
+
+@dataclass(frozen=True)
+class CountedNode(Node):
+    """A node that tells how often anything of it was read."""
+
+    reads: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "reads":
+            object.__getattribute__(self, "reads")["node"] += 1
+        return object.__getattribute__(self, name)
+
+
+def reads_of_starts(nodes: int, replicas: int) -> int:
+    """How often a plan looks at nodes to start so many replicas of one placement."""
+    counts: Counter[str] = Counter()
+    full = fleet(replicas)
+    made = {
+        f"n{n}": CountedNode(f"n{n}", f"10.0.0.{n + 1}", "h", GpuInventory("h", 8), reads=counts)
+        for n in range(nodes)
+    }
+    desired = replace(full, nodes=made, placements={"p0": full.placements["p0"]})
+    observed = AssumedNodes().look(desired)
+    difference = diff(desired, observed)
+    counts.clear()
+    numbers = iter(range(replicas))
+    planned = plan(desired, observed, difference, lambda: f"x{next(numbers)}")
+    assert len(planned.steps) == replicas
+    return counts.total()
+
+
+def test_a_start_more_looks_at_its_own_node_and_not_at_all_of_them() -> None:
+    few, many = (
+        (reads_of_starts(nodes, 40) - reads_of_starts(nodes, 20)) / 20 for nodes in (10, 80)
+    )
+    assert many <= few + 10, "a start costs more where there are more nodes"
