@@ -20,9 +20,29 @@ T = TypeVar("T")
 MAX_DEPTH = 64
 """Deeper data is refused: no value of ours nests further, and a hostile answer might."""
 
+MOST = 2**63
+"""No amount, age or id of ours is as large. JSON has no bound: `1e999` reads as infinity, and four
+hundred digits as a whole number that no float holds; whoever rounds, formats or compares one fails
+far from where it came in."""
+
+LONGEST_SAID = 400
+"""Of a message: a key or a value that does not belong may be megabytes long."""
+
+MOST = 2**63
+"""No amount, age or id of ours is larger. JSON has no bound: `1e999` reads as infinity, and four
+hundred digits as a whole number that no float can hold; whoever rounds, formats or compares either
+would fail far from where it came from."""
+
+LONGEST_SAID = 80
+"""Of a wrong value or of its key path, in a message: they may be megabytes."""
+
 
 class DecodeError(ValueError):
     """The data does not have the shape of the type; the message names the path and both types."""
+
+    def __init__(self, message: str) -> None:
+        cut = len(message) > LONGEST_SAID
+        super().__init__(f"{message[:LONGEST_SAID]}…" if cut else message)
 
 
 def to_json(value: object, *, compact: bool = False) -> Any:
@@ -123,7 +143,9 @@ def _key(kind: Any, key: str, path: str) -> str | int:
     """A map's key: JSON has only text, so numbers (ranks) are read back from it."""
     if kind is not int:
         return str(key)
-    _expect(key.removeprefix("-").isdecimal(), "a whole number as key", key, f"{path}.{key}")
+    digits = key.removeprefix("-")
+    whole = digits.isdecimal() and len(digits) <= len(str(MOST))
+    _expect(whole, "a whole number as key", key, f"{path}.{key}")
     return int(key)
 
 
@@ -174,14 +196,21 @@ def _decode_scalar(kind: Any, data: object, path: str) -> object:
         _expect(
             isinstance(data, (int, float)) and not isinstance(data, bool), "a number", data, path
         )
-        return float(typing.cast(float, data))
+        return float(_in_bounds(typing.cast(float, data), path))
     if kind is int:
         _expect(isinstance(data, int) and not isinstance(data, bool), "an integer", data, path)
-        return data
+        return _in_bounds(typing.cast(int, data), path)
     if kind in (str, bool):
         _expect(type(data) is kind, "text" if kind is str else "true or false", data, path)
         return data
     raise DecodeError(f"{path}: cannot read a {kind!r}")
+
+
+def _in_bounds(number: float, path: str) -> float:
+    # Written so that NaN, which compares with nothing, is refused too.
+    if not -MOST < number < MOST:
+        raise DecodeError(f"{path}: a number beyond {MOST} or none at all")
+    return number
 
 
 def _expect(condition: bool, wanted: str, data: object, path: str) -> None:

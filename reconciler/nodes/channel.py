@@ -16,7 +16,7 @@ import paramiko
 
 from reconciler.core.observed import LookError
 from reconciler.nodes.endpoint import Endpoint
-from reconciler.nodes.framing import Damaged, Frame, FrameReader
+from reconciler.nodes.framing import MAX_ANSWER, Damaged, Frame, FrameReader
 from reconciler.nodes.protocol import NodeRefused, NodeUnseen, ReplyLost
 from reconciler.nodes.ssh import Abort, Deadline
 from reconciler.nodes.unsuitable import unsuitable
@@ -25,6 +25,14 @@ WINDOW = 16 * 1024 * 1024
 """Above the longest answer, so that one can never stall for lack of window."""
 READ = 1 << 20
 STDERR_KEPT = 4096
+MOST_SAID = 4 * MAX_ANSWER
+"""Bytes of one request's answer and of all that is said beside it: a node that never stops would
+keep whoever reads, and with it the look at all other nodes, beyond every deadline."""
+MOST_WAITING = 64
+"""Answers that nobody has asked for; small ones take fifty times their length in memory."""
+LONGEST_REFUSAL = 2000
+"""Characters of a node's own words, and findings of one answer, that are told."""
+MOST_FINDINGS = 50
 OPEN_S = 10.0
 """Least time that opening a session may take; the node's connect timeout where that is longer."""
 
@@ -100,6 +108,8 @@ class AgentChannel:
         self._stderr = bytearray()
         self._frames: list[Frame | Damaged] = []
         self._next_id = 1
+        self._said_bytes = 0
+        """Since the last request."""
         self._wake = _Wake()
         self.bytes_received = 0
         for pipe in (channel.in_buffer, channel.in_stderr_buffer):
@@ -159,6 +169,7 @@ class AgentChannel:
         self._next_id += 1
         text = json.dumps({"id": number, "op": op, **fields}, separators=(",", ":"))
         self._wake.call = wake
+        self._said_bytes = 0
         self._send(text.encode("ascii") + b"\n", seconds)
         return number
 
@@ -172,7 +183,9 @@ class AgentChannel:
             if frame.data.get("id") == number:
                 self._wake.call = None
                 return frame
-            raise self._damaged(f"an answer to request {frame.data.get('id')!r} came to {number}")
+            came = frame.data.get("id")
+            shown = came if type(came) is int else type(came).__name__
+            raise self._damaged(f"an answer to request {shown!r:.40} came to {number}")
         if ended:
             raise self._gone(ReplyLost)
         return None
@@ -204,9 +217,9 @@ class AgentChannel:
         findings = error.get("findings")
         raise NodeRefused(
             self._endpoint.subject,
-            str(error.get("code", "internal")),
-            str(error.get("message", "")),
-            [str(item) for item in findings] if isinstance(findings, list) else [],
+            _told(error.get("code", "internal")),
+            _told(error.get("message", "")),
+            list(map(_told, findings[:MOST_FINDINGS])) if isinstance(findings, list) else [],
         )
 
     def close(self) -> None:
@@ -237,9 +250,9 @@ class AgentChannel:
             raise self._damaged(frame.reason)
         said = frame.data.get("bootstrap")
         if said == "unsuitable":
-            reason = str(frame.data.get("message", "it cannot run the agent"))
+            reason = _told(frame.data.get("message", "it cannot run the agent"))
             raise NodeUnseen(self._endpoint.subject, LookError.UNSUITABLE, reason)
-        return str(said)
+        return _told(said, 40)
 
     def _send(self, data: bytes, seconds: float) -> None:
         self._channel.settimeout(max(0.001, seconds))
@@ -261,13 +274,24 @@ class AgentChannel:
         channel = self._channel
         while channel.recv_stderr_ready():
             # Unread, 2 MiB of it would stop the node's side for ever.
-            self._stderr += channel.recv_stderr(READ)
+            said = channel.recv_stderr(READ)
+            self._count(said)
+            self._stderr += said
             del self._stderr[:-STDERR_KEPT]
         while channel.recv_ready():
             data = channel.recv(READ)
             self.bytes_received += len(data)
+            self._count(data)
             self._frames += self._reader.feed(data)
+            if len(self._frames) > MOST_WAITING:
+                raise self._damaged(f"more than {MOST_WAITING} answers came to one request")
         return bool(channel.eof_received or channel.closed) and not channel.recv_ready()
+
+    def _count(self, data: bytes) -> None:
+        self._said_bytes += len(data)
+        if self._said_bytes > MOST_SAID:
+            reason = f"more than {MOST_SAID >> 20} MiB came to one request, without an end"
+            raise self._damaged(reason)
 
     def _said(self) -> str:
         parts = [self._stderr.decode("utf-8", "replace").strip(), self._reader.noise]
@@ -301,3 +325,10 @@ class AgentChannel:
 
     def _unreachable(self, reason: str) -> NodeUnseen:
         return NodeUnseen(self._endpoint.subject, LookError.UNREACHABLE, reason)
+
+
+def _told(said: object, most: int = LONGEST_REFUSAL) -> str:
+    """A node's own words, as many as a message may hold."""
+    # Not `str` of anything else: that fails on what nests deeply.
+    text = said if isinstance(said, str) else f"({type(said).__name__})"
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,7 +1,8 @@
 """A stand-in for the agent that misbehaves on request: it speaks the framing and nothing else.
 
 Same seam as reconciler.agent.bootstrap. The real agent is exercised by tests/contract; this one is
-for what a real one never does: answers that are cut, oversized, out of order, drowned in noise.
+for what a real one never does: answers that are cut, oversized, out of order, drowned in noise, or
+without an end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ for line in sys.stdin:
     count += 1
     def answer(result):
         out(frame({"id": number, "ok": True, "result": result}))
+    if op == "observe" and os.path.exists(os.path.join(root, "flood")):
+        op = "flood"
     if op == "observe":
         said = {"format": "1.0", "root": root, "agent": path, "uptime_s": time.monotonic()}
         said["machine_id"], said["boot_id"] = identity("machine-id"), identity("boot_id")
@@ -74,6 +77,20 @@ for line in sys.stdin:
     elif op == "huge":
         out("\x1eRECONCILE %s %d " % (marker, 9 << 20) + "x" * (9 << 20) + "\n")
         time.sleep(600)
+    elif op == "flood":
+        while True:
+            out("x" * 65535 + "\n")
+    elif op == "flood-errors":
+        while True:
+            sys.stderr.write("x" * 65535 + "\n")
+    elif op == "answers":
+        while True:
+            out(frame({}) * 1000)
+    elif op == "nested":
+        deep = "[" * 900 + "]" * 900
+        error = '{"code": %s, "message": %s}' % (deep, deep)
+        text = '{"id": %d, "ok": false, "error": %s}' % (number, error)
+        out("\x1eRECONCILE %s %d %s\n" % (marker, len(text), text))
     elif op == "noise":
         for _ in range(2000):
             out("noise " * 100 + "\n")

@@ -137,3 +137,31 @@ def test_an_index_that_no_gpu_has_is_damage(index: int) -> None:
     for before in (None, (BASE, decode_answer(BASE, None))):
         with pytest.raises(DecodeError, match=f"GPU index {index} is not below 1024"):
             decode_answer(changed, before)
+
+
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "-1" + "0" * 400, "1e999", "-Infinity", "NaN", str(2**63)]
+)
+@pytest.mark.parametrize(
+    "path",
+    [("uptime_s",), ("shards", 0, "record", "seq"), ("shards", 0, "health", "age_s"),
+     ("shards", 0, "pids", 0), ("lease", "epoch"), ("lease", "remaining_s"),
+     ("gpus", "items", 0, "index"), ("network", "listening", 0, 1)],
+    ids=str,
+)  # fmt: skip
+def test_a_number_that_nothing_can_be_is_damage_whoever_reads_it(
+    path: tuple[Any, ...], number: str
+) -> None:
+    data = copy.deepcopy(BASE)
+    edit(data, path, json.loads(number), delete=False)
+    for before in (None, (BASE, decode_answer(BASE, None))):
+        with pytest.raises(DecodeError):
+            decode_answer(data, before)
+
+
+def test_what_is_said_of_damage_is_short_however_much_of_it_there_is() -> None:
+    many = "x" * 1_000_000
+    for wrong in ({"shards": [{"launch": "a", "phase": many}]}, {"lease": {"retries": {many: ""}}}):
+        with pytest.raises(DecodeError) as caught:
+            decode_answer({**BASE, **wrong}, None)
+        assert len(str(caught.value)) < 1000

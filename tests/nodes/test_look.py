@@ -93,6 +93,22 @@ def test_a_node_that_is_lost_is_not_asked(
     assert errors(observed) == {"node-1": None, "node-3": None}
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_node_that_never_stops_talking_keeps_no_look(
+    loopback_fleet: LoopbackFleet, make_pool: MakePool, warm: bool
+) -> None:
+    pool, desired = make_pool(), desired_of(loopback_fleet, observe_timeout_s=10)
+    if warm:
+        assert errors(pool.look(desired)) == OK
+    flag = loopback_fleet.nodes["node-2"].root / "flood"
+    flag.parent.mkdir(parents=True, exist_ok=True)
+    flag.touch()
+    took, observed = timed(pool, desired)
+    flag.unlink()
+    assert errors(observed) == {**OK, "node-2": LookError.DAMAGED}
+    assert took < 10, "it is given up before the deadline of the others"
+
+
 # --- A node that is down, frozen or cut off ---------------------------------------------------
 
 

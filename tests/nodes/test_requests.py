@@ -51,6 +51,9 @@ def test_a_refusal_carries_its_code_and_findings(desired: Desired, pool: NodePoo
         ("lie", "says that it has"),
         ("wrong-id", "came to"),
         ("huge", "bytes"),
+        ("flood", "without an end"),
+        ("flood-errors", "without an end"),
+        ("answers", "answers came to one request"),
     ],
 )
 def test_a_damaged_answer_is_told_apart_from_silence(
@@ -61,6 +64,18 @@ def test_a_damaged_answer_is_told_apart_from_silence(
     assert caught.value.kind is LookError.DAMAGED
     assert words in caught.value.reason
     assert pool.request(desired, NODE, "echo")["count"] == 1, "a new connection follows"
+
+
+def test_a_refusal_that_is_no_text_is_a_refusal(desired: Desired, pool: NodePool) -> None:
+    with pytest.raises(NodeRefused) as caught:
+        pool.request(desired, NODE, "nested")
+    assert (caught.value.code, caught.value.reason) == ("(list)", "(list)")
+
+
+def test_a_refusal_is_told_as_far_as_people_read(desired: Desired, pool: NodePool) -> None:
+    with pytest.raises(NodeRefused) as caught:
+        pool.request(desired, NODE, "refuse", code="x" * 1_000_000)
+    assert len(caught.value.code) < 3000
 
 
 def test_a_lost_reply_is_answered_by_asking_again_once(desired: Desired, pool: NodePool) -> None:
