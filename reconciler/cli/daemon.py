@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -170,10 +171,10 @@ class Telling:
         self._metrics.record(report)
         if self._sink is not None:
             self._sink.put(events, at=utc_now())
-        for event in events:
+        for event, causes in said_once(events):
             fields = {"subject": event.subject, "before": event.before, "after": event.after}
-            if event.causes:
-                fields["because"] = "; ".join(event.causes)
+            if causes:
+                fields["because"] = "; ".join(causes)
             shown = {name: printable(text) for name, text in fields.items() if text}
             tell = self._logger.warning if _is_loud(event) else self._logger.info
             tell(event.kind, **shown)
@@ -188,7 +189,33 @@ _LOUD = frozenset({"revision.error", "revision.history", "lease", "hold", "endpo
 
 def _is_loud(event: Event) -> bool:
     """What somebody may have to look into; that it is over is good news."""
-    return event.kind in _LOUD and event.after not in ("", "published")
+    from reconciler.report.events import ENDED
+
+    return event.kind in _LOUD and event.after not in (*ENDED, "published")
+
+
+_LEAST_TEXT = 16
+"""A shorter cause that stands in another one is there by chance."""
+
+
+def said_once(events: Sequence[Event]) -> list[tuple[Event, tuple[str, ...]]]:
+    """Each event with those of its causes that no other line of the same pass tells: a hold is
+    the cause of sync, health and steps at once, and its own line is where it is looked for."""
+    said: list[str] = []
+    causes: dict[int, tuple[str, ...]] = {}
+    for i in sorted(range(len(events)), key=lambda i: events[i].kind != "hold"):
+        mine = dict.fromkeys(events[i].causes)
+        if events[i].kind in ("replica", "launch"):
+            # Many for one reason are read one by one.
+            causes[i] = tuple(mine)
+            continue
+        causes[i] = tuple(cause for cause in mine if not any(_has(cause, s) for s in said))
+        said += causes[i]
+    return [(event, causes[i]) for i, event in enumerate(events)]
+
+
+def _has(cause: str, said: str) -> bool:
+    return cause in said or (len(said) >= _LEAST_TEXT and said in cause)
 
 
 def _serve(listen: str, metrics: Metrics, telling: Telling, report_json: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reconciler.report.clean import printable
-from reconciler.report.events import changes_of_state
+from reconciler.report.events import Event, changes_of_state
 
 if TYPE_CHECKING:
     from reconciler.report.passreport import PassReport
 
-_TOLD = ("replica", "hold", "node", "revision.in_force", "revision.error", "lease")
+_TOLD = ("replica", "launch", "hold", "node", "revision.in_force", "revision.error", "lease")
 """Kinds of events that are told as lines; the rest follows from these."""
 
 
@@ -53,13 +53,26 @@ class Progress:
         if self._live is not None:
             self._live.update(_table(report))
             return
-        for event in changes_of_state(before, report):
-            if event.kind in _TOLD:
-                change = f"{event.before} → {event.after}" if event.before else event.after
-                why = f": {event.causes[0]}" if event.causes and event.causes[0] else ""
-                click.echo(printable(f"{event.subject}: {change or 'gone'}{why}"))
-            elif event.kind.startswith("step.") and not event.after.startswith("done"):
-                click.echo(printable(f"{event.kind[5:]} {event.subject}: {event.after}"))
+        events = changes_of_state(before, report)
+        refused = {cause for event in events if _is_undone(event) for cause in event.causes}
+        for event in events:
+            told = " ".join(event.causes)
+            # Its own line says more: on which node.
+            if event.kind == "hold" and any(why in told for why in refused):
+                continue
+            if event.kind in _TOLD or _is_undone(event):
+                click.echo(printable(_line(event)))
+
+
+def _is_undone(event: Event) -> bool:
+    return event.kind.startswith("step.") and not event.after.startswith("done")
+
+
+def _line(event: Event) -> str:
+    change = f"{event.before} → {event.after}" if event.before else event.after
+    why = f": {event.causes[0]}" if event.causes and event.causes[0] else ""
+    what = f"{event.kind[5:]} " if event.kind.startswith("step.") else ""
+    return f"{what}{event.subject}: {change}{why}"
 
 
 def _table(report: PassReport) -> Any:

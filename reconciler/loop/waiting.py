@@ -19,6 +19,8 @@ SETTLED = 3
 then needs a person, a node or capacity."""
 NAMED = 12
 """Replicas named in the closing line; of more, the rest is counted."""
+HELD = 3
+"""Holds told in it."""
 
 
 def run_until_settled(
@@ -71,7 +73,7 @@ def _ended(last: PassReport, took_s: float, *, over: bool) -> PassReport:
         return last
     after = f"not ready after {took_s:.0f} s" if over else "not ready, and nothing moves any more"
     code = Exit.PARTIAL if last.exit_code == Exit.OK else last.exit_code
-    return replace(last, exit_code=code, unsettled=f"{after}: {late}")
+    return replace(last, exit_code=code, unsettled=f"{after}: {late}{_waits_for(last)}")
 
 
 def unsettled_words(report: PassReport) -> str:
@@ -86,6 +88,14 @@ def unsettled_words(report: PassReport) -> str:
             elif not replica.wanted:
                 found.setdefault("not stopped", []).append(replica.replica)
     return "; ".join(f"{listed(names)} still {what}" for what, names in found.items())
+
+
+def _waits_for(report: PassReport) -> str:
+    """What holds them, each reason once: who waited an hour is not to look for it further up."""
+    holds = report.plan.holds if report.plan else ()
+    said = list(dict.fromkeys(f"{h.subject}: {h.reason.value}: {h.message}" for h in holds))
+    more = f" (and {len(said) - HELD} more)" if len(said) > HELD else ""
+    return f"; held: {'; '.join(said[:HELD])}{more}" if said else ""
 
 
 def listed(names: Sequence[str]) -> str:

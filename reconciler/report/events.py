@@ -7,6 +7,7 @@ neighbours. Delivery is not this module's business (`reconciler/loop/sink.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,7 @@ from reconciler.report.passreport import (
     PlacementStatus,
     ReplicaStatus,
     Revisions,
+    StepOutcome,
 )
 
 
@@ -27,7 +29,7 @@ class Event:
     """One change of state."""
 
     kind: str
-    """`placement.health`, `replica.verdict`, `node.seen`, `hold`, `revision.head`, `step`, …"""
+    """`placement.health`, `replica`, `launch`, `node`, `hold`, `revision.head`, `step.start`, …"""
     subject: str
     before: str
     after: str
@@ -35,6 +37,13 @@ class Event:
     causes: tuple[str, ...] = ()
     """From the nearest to the farthest: what it waits for, why, by which field, of which commit."""
 
+
+GONE, OVER, CLEARED = "gone", "over", "cleared"
+ENDED = frozenset({GONE, OVER, CLEARED})
+"""What `after` says where there is nothing any more: an empty side reads like a mistake."""
+
+_MEASURED = re.compile(r"\d+(\.\d+)? (GiB|MiB|KiB|B|s|min|%)(?!\w)")
+"""Numbers that differ at each look: that they did is no change of state."""
 
 T = TypeVar("T")
 
@@ -56,13 +65,22 @@ def _events(before: PassReport | None, after: PassReport) -> Iterator[Event]:
     ):
         yield from _placement_events(name, p_was, p_now, after)
     yield from _hold_events(old, after)
+    known = {_step_key(step) for step in old.steps if step.result != "done"}
     for step in after.steps:
+        if _step_key(step) in known:
+            continue
         code = f" ({step.code})" if step.code else ""
         causes = tuple(c for c in (step.message,) if c)
         subject = f"{step.subject} on {step.node}"
         yield Event(
             f"step.{step.kind}", subject, "", f"{step.result}{code}", after.revisions, causes
         )
+
+
+def _step_key(step: StepOutcome) -> tuple[str, ...]:
+    """Refused for the same reason as before is one event, also where each try has another name."""
+    subject = step.subject.rpartition("-")[0] if step.kind == "start" else step.subject
+    return step.kind, subject, step.node, step.result, step.code, _MEASURED.sub("", step.message)
 
 
 def _pairs(
@@ -89,7 +107,7 @@ def _revision_events(old: PassReport, new: PassReport) -> Iterator[Event]:
             "revision.error",
             (error.revision if error else "") or new.revisions.head or "HEAD",
             _error_text(old.head_error),
-            _error_text(error),
+            _error_text(error) or CLEARED,
             new.revisions,
             causes,
         )
@@ -101,7 +119,8 @@ def _error_text(error: HeadError | None) -> str:
 
 def _lease_events(old: PassReport, new: PassReport) -> Iterator[Event]:
     if old.lease_held_by != new.lease_held_by:
-        yield Event("lease", new.owner, old.lease_held_by, new.lease_held_by, new.revisions)
+        now = new.lease_held_by or OVER
+        yield Event("lease", new.owner, old.lease_held_by, now, new.revisions)
 
 
 def _endpoints_events(old: PassReport, new: PassReport) -> Iterator[Event]:
@@ -127,7 +146,7 @@ def _node_events(
     states = [_node_state(was), _node_state(now)]
     if states[0] != states[1]:
         causes = (now.detail,) if now and now.detail else ()
-        yield Event("node", name, states[0], states[1], report.revisions, causes)
+        yield Event("node", name, states[0], states[1] or GONE, report.revisions, causes)
 
 
 def _node_state(node: NodeStatus | None) -> str:
@@ -148,24 +167,33 @@ def _placement_events(
     )
     for axis, before, after in axes:
         if before != after:
-            yield Event(f"placement.{axis}", name, before, after, report.revisions, causes)
+            yield Event(f"placement.{axis}", name, before, after or GONE, report.revisions, causes)
     for replica, r_was, r_now in _pairs(
         {r.replica: r for r in was.replicas} if was else {},
         {r.replica: r for r in now.replicas} if now else {},
     ):
         states = [_replica_state(r_was), _replica_state(r_now)]
+        if was and r_now and r_now.failed_launch and not _is_told(r_was, r_now):
+            told = (r_now.failed_why,)
+            yield Event("launch", r_now.failed_launch, "", "start failed", report.revisions, told)
         if states[0] != states[1]:
-            yield Event(
-                "replica", replica, states[0], states[1], report.revisions, _replica_causes(r_now)
-            )
+            after = states[1] or GONE
+            causes = _replica_causes(r_now)
+            yield Event("replica", replica, states[0], after, report.revisions, causes)
+
+
+def _is_told(was: ReplicaStatus | None, now: ReplicaStatus) -> bool:
+    return was is not None and was.failed_launch == now.failed_launch
 
 
 def _placement_causes(placement: PlacementStatus) -> tuple[str, ...]:
-    return tuple(
-        f"{c.kind.value}: {c.reason.value}: {c.message}"
-        for c in placement.conditions
-        if c.reason is not None
-    )
+    """One condition for each cause: what holds a placement is told by two or three of them."""
+    found: dict[tuple[str, str], str] = {}
+    for c in placement.conditions:
+        if c.reason is not None:
+            cause = c.reason.value, c.message
+            found.setdefault(cause, f"{c.kind.value}: {c.reason.value}: {c.message}")
+    return tuple(found.values())
 
 
 def _replica_state(replica: ReplicaStatus | None) -> str:
@@ -177,7 +205,7 @@ def _replica_state(replica: ReplicaStatus | None) -> str:
 def _replica_causes(replica: ReplicaStatus | None) -> tuple[str, ...]:
     if replica is None:
         return ()
-    fields = tuple(f.path for f in replica.changes)
+    fields = tuple(f.path for f in replica.changes if f"{f.path} " not in replica.reason)
     return (replica.reason, *fields) if replica.reason else fields
 
 
@@ -193,7 +221,7 @@ def _hold_events(old: PassReport, new: PassReport) -> Iterator[Event]:
                 "hold",
                 one.subject,
                 before.reason.value if before else "",
-                after.reason.value if after else "",
+                after.reason.value if after else OVER,
                 new.revisions,
-                (one.message,),
+                (after.message,) if after else (),
             )

@@ -75,6 +75,10 @@ class ReplicaStatus:
     changes: tuple[FieldChange, ...] = ()
     started_age_s: float = 0.0
     ready_for_s: float = 0.0
+    failed_launch: str = ""
+    """The newest launch that ended by itself before it was ready; empty where none is known."""
+    failed_why: str = ""
+    """How that ended, with the last line of its log."""
 
 
 @dataclass(frozen=True)

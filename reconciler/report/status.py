@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Symbol
 from reconciler.core.model import PER_NODE, Desired, Placement
-from reconciler.core.observed import Observed
+from reconciler.core.observed import ExitKind, Observed
 from reconciler.core.verdict import Diff, JudgedLaunch, JudgedReplica, Verdict
 from reconciler.report.passreport import (
     Condition,
@@ -240,6 +240,7 @@ def replica_status(replica: JudgedReplica) -> ReplicaStatus:
         )
     view = shown.view
     shards = view.shards.values()
+    failed = next((one for one in by_age(replica.launches) if failed_to_start(one)), None)
     return ReplicaStatus(
         replica=replica.replica,
         verdict=replica.verdict.value,
@@ -252,7 +253,23 @@ def replica_status(replica: JudgedReplica) -> ReplicaStatus:
         changes=shown.changes,
         started_age_s=max((s.started_age_s for s in shards), default=0.0),
         ready_for_s=min((s.health.ready_for_s for s in shards if s.serves), default=0.0),
+        failed_launch=failed.view.launch if failed else "",
+        failed_why=failed.reason if failed else "",
     )
+
+
+def by_age(launches: Iterable[JudgedLaunch]) -> Sequence[JudgedLaunch]:
+    """Newest first."""
+    return sorted(launches, key=lambda one: -one.view.seq)
+
+
+def failed_to_start(launch: JudgedLaunch) -> bool:
+    """Whether it ended by itself, neither ready before nor asked to stop."""
+    if launch.verdict not in (Verdict.EXITED, Verdict.TIMED_OUT) or launch.view.ever_ready:
+        return False
+    shards = launch.view.shards.values()
+    ended = any(s.exit and s.exit.kind is not ExitKind.PREFLIGHT for s in shards)
+    return ended and not any(s.stop_asked for s in shards)
 
 
 def shown_launch(replica: JudgedReplica) -> JudgedLaunch | None:

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from reconciler.cli.daemon import make_logger
+from reconciler.cli.daemon import make_logger, said_once
+from reconciler.cli.progress import Progress
+from reconciler.core.changes import Hold, Plan, Reason
+from reconciler.core.model import Revision
 from reconciler.errors import SettingsError
 from reconciler.loop.daemon import BUSY_S, Daemon, Schedule
 from reconciler.loop.page import PageServer, json_page, parse_listen
@@ -23,7 +26,15 @@ from reconciler.loop.sink import EventSink
 from reconciler.loop.trigger import Trigger
 from reconciler.loop.waiting import SETTLED, run_until_settled
 from reconciler.report.events import Event
-from reconciler.report.passreport import PassReport, Revisions
+from reconciler.report.passreport import (
+    Health,
+    PassReport,
+    PlacementStatus,
+    ReplicaStatus,
+    Revisions,
+    StepOutcome,
+    Sync,
+)
 from reconciler.report.status_text import result_text
 from tests.cli.fakes import World, commit_id, desired
 
@@ -135,7 +146,7 @@ def test_a_bad_head_keeps_the_last_good_one_in_force_and_its_fix_is_taken() -> N
         commit_id("good"),
     ]
     errors = [e for e in told.events if e.kind == "revision.error"]
-    assert [bool(e.after) for e in errors] == [True, False]
+    assert [e.after == "cleared" for e in errors] == [False, True]
     assert any("author of line 7" in cause for cause in errors[0].causes)
 
 
@@ -291,6 +302,70 @@ def test_a_wait_tells_of_the_steps_of_all_its_passes() -> None:
 
 
 # --- Events and the page ----------------------------------------------------------------------
+
+
+def told_of(kind: str, subject: str, *causes: str) -> Event:
+    return Event(kind, subject, "", "now", Revisions("h", "f", "a"), causes)
+
+
+def test_the_log_tells_a_cause_once_and_by_its_own_line() -> None:
+    why = "n2: /models/chat: no such file or directory"
+    events = (
+        told_of("placement.sync", "chat", f"Ready: PreflightFailed: not started; {why}"),
+        told_of("placement.health", "chat", f"Ready: PreflightFailed: not started; {why}"),
+        told_of("replica", "chat-0", "the profile was edited"),
+        told_of("replica", "chat-1", "the profile was edited"),
+        told_of("hold", "replica chat-0", f"not started; {why}"),
+        told_of("step.start", "chat-0-k on n2", "/models/chat: no such file or directory"),
+    )
+    assert {e.subject + e.kind: causes for e, causes in said_once(events) if causes} == {
+        "replica chat-0hold": (f"not started; {why}",),
+        "chat-0replica": ("the profile was edited",),
+        "chat-1replica": ("the profile was edited",),
+    }
+
+
+def shown(capsys: pytest.CaptureFixture[str], *reports: PassReport) -> list[str]:
+    progress = Progress(live=False, quiet=False)
+    for report in reports:
+        progress.show(report)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_wait_tells_a_refused_start_once_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    why = "/models/chat: no such file or directory"
+
+    def refused(launch: str, why: str) -> PassReport:
+        step = StepOutcome("start", launch, "n2", "refused", "preflight", why)
+        hold = Hold("replica chat-0", Reason.PREFLIGHT_FAILED, f"not started; n2: {why}", "chat")
+        plan = Plan(Revision("h"), holds=(hold,))
+        return PassReport("me", "", Revisions(), steps=(step,), plan=plan)
+
+    reports = [refused(f"chat-0-{i}", why) for i in "abc"]
+    lines = shown(capsys, *reports, refused("chat-0-d", "port 8000 is taken"))
+    assert lines == [
+        f"start chat-0-a on n2: refused (preflight): {why}",
+        "start chat-0-d on n2: refused (preflight): port 8000 is taken",
+    ]
+
+
+def test_a_wait_tells_each_start_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    def passed(launch: str) -> PassReport:
+        one = ReplicaStatus(
+            "chat-0", "stale", "", True, failed_launch=launch, failed_why="exited with code 2: x"
+        )
+        status = PlacementStatus(
+            "chat", "m", "p", Sync.OUT_OF_SYNC, Health.HEALTHY, 1, 1, (), (one,)
+        )
+        return PassReport("me", "", Revisions(), placements=(status,))
+
+    lines = shown(capsys, *map(passed, ["", "chat-0-a", "chat-0-a", "chat-0-b"]))
+    assert lines == [
+        "chat-0-a: start failed: exited with code 2: x",
+        "chat-0-b: start failed: exited with code 2: x",
+    ]
 
 
 def event(kind: str) -> Event:

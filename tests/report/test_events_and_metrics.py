@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from reconciler.core.changes import Plan
+from reconciler.core.changes import Plan, Reason
 from reconciler.core.codec import from_json, to_json
+from reconciler.core.verdict import FieldChange
 from reconciler.report.events import changes_of_state
 from reconciler.report.metrics import Metrics
 from reconciler.report.passreport import (
+    Condition,
+    ConditionKind,
     HeadError,
     Health,
     HistoryTurn,
@@ -69,7 +72,89 @@ def test_a_hold_whose_message_counts_anew_is_no_change_of_state() -> None:
     assert changes_of_state(before, replace(before, plan=counted)) == ()
     gone = replace(before.plan, holds=())
     (event,) = changes_of_state(before, replace(before, plan=gone))
-    assert (event.kind, event.before, event.after) == ("hold", "NoCapacity", "")
+    assert (event.kind, event.before, event.after) == ("hold", "NoCapacity", "over")
+    assert event.causes == (), "what it said then is not so any more"
+
+
+def test_a_step_that_is_refused_again_for_the_same_reason_is_told_once() -> None:
+    def passed(launch: str, message: str) -> PassReport:
+        step = StepOutcome("start", launch, "gpu-a", "refused", "preflight", message)
+        return replace(full_report(), steps=(step,))
+
+    first = passed("llama-2-aaaaa", "needs 40 GiB of RAM, 12.5 GiB are free")
+    again = passed("llama-2-bbbbb", "needs 40 GiB of RAM, 12.4 GiB are free")
+    other = passed("llama-2-ccccc", "/models/llama: no such file")
+    assert [e.kind for e in changes_of_state(quiet(first), first)] == ["step.start"]
+    assert changes_of_state(first, again) == ()
+    (event,) = changes_of_state(again, other)
+    assert event.causes == ("/models/llama: no such file",)
+
+
+def test_what_is_no_more_is_said_in_a_word() -> None:
+    before = quiet(full_report())
+    assert before.plan is not None
+    after = replace(
+        before,
+        nodes=(),
+        placements=(),
+        plan=replace(before.plan, holds=()),
+        head_error=None,
+        lease_held_by="",
+    )
+    events = changes_of_state(replace(before, lease_held_by="bob"), after)
+    kinds = {e.kind: e.after for e in events}
+    assert kinds == {
+        "revision.error": "cleared",
+        "lease": "over",
+        "node": "gone",
+        "placement.sync": "gone",
+        "placement.health": "gone",
+        "replica": "gone",
+        "hold": "over",
+    }
+
+
+def test_a_launch_that_failed_to_start_is_told_once_with_how_it_ended() -> None:
+    before = quiet(full_report())
+    chat = before.placements[0]
+    sick = replace(chat.replicas[0], failed_launch="chat-0-k", failed_why="exited with code 2: x")
+    after = replace(
+        before,
+        placements=(replace(chat, replicas=(sick, *chat.replicas[1:])), before.placements[1]),
+    )
+    (event,) = changes_of_state(before, after)
+    assert (event.kind, event.subject, event.after) == ("launch", "chat-0-k", "start failed")
+    assert event.causes == ("exited with code 2: x",)
+    assert changes_of_state(after, after) == ()
+    assert "launch" not in {e.kind for e in changes_of_state(None, after)}, "it is no news then"
+
+
+def test_a_field_that_the_reason_names_is_not_named_again() -> None:
+    before = quiet(full_report())
+    chat = before.placements[0]
+    field = FieldChange("profile.args[1]", "3", "1")
+    edited = replace(
+        chat.replicas[0],
+        verdict="starting",
+        reason="the profile was edited: profile.args[1] 3 → 1",
+        changes=(field,),
+    )
+    after = replace(before, placements=(replace(chat, replicas=(edited, *chat.replicas[1:])),))
+    event = next(e for e in changes_of_state(before, after) if e.subject == edited.replica)
+    assert event.causes == ("the profile was edited: profile.args[1] 3 → 1",)
+
+
+def test_one_cause_of_two_conditions_is_told_once() -> None:
+    before = quiet(full_report())
+    big = before.placements[1]
+    said = (Reason.NO_CAPACITY, "0 of 3 nodes fit")
+    both = (
+        Condition(ConditionKind.READY, False, *said),
+        Condition(ConditionKind.BLOCKED, True, *said),
+    )
+    after = replace(big, health=Health.DEGRADED, conditions=both)
+    (event,) = changes_of_state(before, replace(before, placements=(before.placements[0], after)))
+    assert event.causes == ("Ready: NoCapacity: 0 of 3 nodes fit",)
 
 
 def test_a_report_reads_back_from_its_json() -> None:

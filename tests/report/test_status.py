@@ -11,13 +11,17 @@ from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, St
 from reconciler.core.model import Desired, Fleet, GpuInventory, Node, Placement, Profile, Revision
 from reconciler.core.observed import (
     ApprovedChange,
+    ExitKind,
     Lease,
     LookError,
     NodeAnswer,
     NodeHold,
     NodeLook,
     Observed,
+    Phase,
     Place,
+    Shard,
+    ShardExit,
 )
 from reconciler.core.verdict import (
     Diff,
@@ -61,6 +65,27 @@ def replica(
     view = LaunchView(f"{name}-x", name, "chat", 1, (place,), alive=alive, ready=ready)
     launches = (JudgedLaunch(view, verdict, "because"),) if verdict is not Verdict.MISSING else ()
     return JudgedReplica(name, "chat", ordinal, True, verdict, "because", launches, ready=ready)
+
+
+def ended(seq: int, exit: ShardExit | None, verdict: Verdict = Verdict.EXITED) -> JudgedLaunch:
+    shard = Shard(f"chat-0-{seq}", 0, Phase.ENDED, exit=exit)
+    view = LaunchView(f"chat-0-{seq}", "chat-0", "chat", seq, (), shards={0: shard})
+    return JudgedLaunch(view, verdict, f"reason {seq}")
+
+
+def test_a_replica_names_the_newest_launch_that_failed_to_start() -> None:
+    crash, refused = ShardExit(ExitKind.EXITED, 2), ShardExit(ExitKind.PREFLIGHT)
+    launches = (
+        replica(0, Verdict.MATCHING, ready=True).launches[0],
+        ended(2, crash),
+        ended(3, crash),
+        ended(4, refused),
+    )
+    served = ended(9, crash)
+    served = replace(served, view=replace(served.view, ever_ready=True))
+    status = replica_status(replace(READY, launches=(*launches, served)))
+    assert (status.failed_launch, status.failed_why) == ("chat-0-3", "reason 3")
+    assert replica_status(READY).failed_launch == ""
 
 
 READY = replica(0, Verdict.MATCHING, ready=True)
