@@ -107,15 +107,20 @@ def _held_back(
     """Replicas that keep, and restart with, what they were last ready with.
 
     A crash under a freeze is repaired, but must not smuggle in what the freeze holds. Who has
-    begun with today's profile goes on.
+    begun with today's profile goes on, and so does whom a person let through to it, from whatever
+    it ran then: where the node that it went to is lost, older records are all that is left of it.
     """
     assert facts.held is not None
+    through = {
+        c.replica
+        for c in facts.held.approved
+        if c.after == facts.fingerprint and c.before != c.after
+    }
     found = {}
     for replica, launches in wanted.items():
         begun = canary.has_begun(facts.fingerprint, launches)
         kept = _kept(launches, last, facts)
-        change = ApprovedChange(replica, kept.view.fingerprint, facts.fingerprint)
-        if begun or kept.view.fingerprint == facts.fingerprint or change in facts.held.approved:
+        if begun or kept.view.fingerprint == facts.fingerprint or replica in through:
             continue
         found[replica] = Effective(
             kept.view.profile,

@@ -49,7 +49,8 @@ def replace(parts: Parts, replica: JudgedReplica, old: JudgedLaunch) -> None:
             parts.draft.holds.append(
                 Hold(f"replica {replica.replica}", wait[0], wait[1], replica.placement)
             )
-        add_change(parts, replica, old, symbol, wait=wait)
+        held = replica.effective is not None and replica.effective.held
+        add_change(parts, replica, old, symbol, after=change.after if held else None, wait=wait)
         return
     if repair:
         _replace_unready(parts, replica, old)

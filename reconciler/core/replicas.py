@@ -27,7 +27,15 @@ from reconciler.core.verdict import (
     JudgedReplica,
     Verdict,
 )
-from reconciler.core.verdicts import AS_WANTED, Case, is_live, judge, serves_wanted
+from reconciler.core.verdicts import (
+    AS_WANTED,
+    RESTART,
+    Case,
+    is_live,
+    judge,
+    serves_wanted,
+    without_fields,
+)
 from reconciler.core.views import Sighting, Sightings
 from reconciler.core.wanted import Group, Want
 
@@ -238,7 +246,7 @@ class Pass:
             for s, end in launches
         )
         if profile.waiting:
-            judged = tuple(self._edited(placement, j) for j in judged)
+            judged = tuple(self._edited(placement, j, profile) for j in judged)
         blocked = "" if in_sight(launches) else perhaps.perhaps(placement, want)
         ends = {s.view.launch: end for s, end in launches}
         verdict, reason = replica_verdict(placement, judged, ends, current, kept, blocked)
@@ -268,15 +276,25 @@ class Pass:
             blocked=blocked,
         )
 
-    def _edited(self, placement: Placement, judged: JudgedLaunch) -> JudgedLaunch:
-        """With the fields in which today's profile differs: it is replaced once its turn comes."""
-        if judged.verdict is not Verdict.MATCHING:
+    def _edited(
+        self, placement: Placement, judged: JudgedLaunch, profile: Effective
+    ) -> JudgedLaunch:
+        """With the fields in which today's profile differs: it is replaced once its turn comes.
+
+        One that has to move or restart as well does so by itself while a canary runs; where people
+        hold all of it, all of it is what they let through, and so what they are shown.
+        """
+        both = profile.held and judged.verdict in (Verdict.STALE, Verdict.MISPLACED)
+        if judged.verdict is not Verdict.MATCHING and not both:
             return judged
         view = judged.view
         before = view.profile, view.fingerprint
-        return replace(
-            judged, changes=self.catalog.explain(before, self.catalog.today(placement.name))
-        )
+        edited = self.catalog.explain(before, self.catalog.today(placement.name))
+        if not both:
+            return replace(judged, changes=edited)
+        reason = f"{without_fields(judged.reason, judged.changes)}; and the profile was edited"
+        asked = tuple(c for c in judged.changes if c.path == RESTART)
+        return replace(judged, reason=reason, changes=(*edited, *asked))
 
     def _best(
         self, placement: Placement, launches: Launches, profile: Effective

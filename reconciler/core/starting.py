@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from reconciler.core import tidy
 from reconciler.core.changes import Change, Hold, Reason, Seat, Step, Symbol
-from reconciler.core.parts import Parts, launches_of, load_minutes
+from reconciler.core.parts import Parts, launches_of, load_minutes, todays
 from reconciler.core.rollout import Wait
 from reconciler.core.starts import Going, rejected
 from reconciler.core.verdict import JudgedReplica, Verdict
@@ -105,12 +105,13 @@ def _add_start(
     assert replica.effective is not None
     last = replica.launches[0] if replica.launches else None
     canary = "goes first (canary): " if replica.effective.canary else ""
+    older = _older(parts, replica)
     parts.draft.changes.append(
         Change(
             address=replica.replica,
             placement=replica.placement,
             symbol=Symbol.START,
-            reason=canary + replica.reason,
+            reason=canary + replica.reason + older,
             verdict=str(replica.verdict),
             changes=last.changes if last else (),
             before=last.view.fingerprint if last else "",
@@ -123,3 +124,13 @@ def _add_start(
             load_minutes=load_minutes(replica),
         )
     )
+
+
+def _older(parts: Parts, replica: JudgedReplica) -> str:
+    """That it starts with another profile than git's, and why: nobody must find out afterwards."""
+    effective = replica.effective
+    if effective is None or not (effective.waiting or effective.rejected):
+        return ""
+    if effective.fingerprint == todays(parts, replica.placement):
+        return ""
+    return f"; starts with an older profile, the last that was ready ({effective.reason})"

@@ -40,6 +40,9 @@ Rule = Callable[[Case], str]
 
 AS_WANTED = "as wanted"
 
+RESTART = "placement.restart"
+"""The one field beside the profile's whose edit makes a launch stale."""
+
 
 def judge(case: Case) -> JudgedLaunch:
     """The verdict of one launch."""
@@ -86,7 +89,7 @@ def why_stale(case: Case) -> tuple[FieldChange, ...]:
             (view.profile, view.fingerprint), (effective.profile, effective.fingerprint)
         )
     if placement is not None and placement.restart and placement.restart != view.restart:
-        restart = FieldChange("placement.restart", view.restart, placement.restart)
+        restart = FieldChange(RESTART, view.restart, placement.restart)
         changes = (*changes, restart)
     return changes
 

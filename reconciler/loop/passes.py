@@ -237,7 +237,7 @@ def _keep(working: revisions.Working, decision: Decision) -> leases.Keep | None:
     return leases.Keep(
         revision=revision.commit,
         departed=revisions.still_departed(working.departed, decision.observed),
-        approvals=revisions.pruned(facts.approvals, planned),
+        approvals=revisions.pruned(facts.approvals, planned, decision.desired),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from reconciler.core import policy
 from reconciler.core.model import Desired, Node, NodeState
 from reconciler.core.observed import ApprovedChange, NodeAnswer, Observed
 from reconciler.loop.head import Head
@@ -230,8 +231,12 @@ def still_departed(commits: Mapping[str, str], observed: Observed) -> dict[str, 
 
 
 def pruned(
-    approvals: Iterable[ApprovedChange], planned: Iterable[ApprovedChange]
+    approvals: Iterable[ApprovedChange], planned: Iterable[ApprovedChange], desired: Desired
 ) -> tuple[ApprovedChange, ...]:
-    """Approvals whose change is still ahead: what was carried out must not cover a later one."""
+    """Approvals whose change is still ahead: what was carried out must not cover a later one.
+
+    And those that tell what a placement of `update: manual` was let through to, until git asks for
+    something else.
+    """
     ahead = set(planned)
-    return tuple(a for a in approvals if a in ahead)
+    return tuple(a for a in approvals if a in ahead or policy.still_stands(desired, a))

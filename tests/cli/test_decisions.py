@@ -102,7 +102,7 @@ def test_what_one_node_forgot_another_one_knows() -> None:
 
 def test_an_approval_that_was_carried_out_covers_nothing_later() -> None:
     done, ahead = ApprovedChange("chat-0", "p1:a"), ApprovedChange("chat-1", "p1:a")
-    assert pruned((done, ahead), [ahead]) == (ahead,)
+    assert pruned((done, ahead), [ahead], desired("one")) == (ahead,)
 
 
 # --- Departed nodes ---------------------------------------------------------------------------

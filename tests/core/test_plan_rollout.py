@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StartStep, StopStep, Symbol
+from reconciler.core.guard import approvable
 from reconciler.core.model import AdapterPort, Freeze, Limit, Management, NodeFabric, Parallelism
 from reconciler.core.observed import ApprovedChange, NodeHold
+from reconciler.core.policy import still_stands
 from tests.core.ask_plan import (
     approve,
     change,
@@ -21,7 +23,7 @@ from tests.core.ask_plan import (
     symbols,
     waits,
 )
-from tests.core.build_world import World, fingerprint
+from tests.core.build_world import STATES, World, fingerprint
 
 
 def wide(world: World) -> World:
@@ -331,6 +333,103 @@ def test_update_manual_gives_each_approved_replica_todays_profile_the_first_as_c
         "chat-2": Reason.CANARY,
         "chat-3": Reason.MANUAL_UPDATE,
     }
+
+
+def manual_on(node: str) -> World:
+    """One replica under `update: manual`, ready on gpu-a and pinned to `node` by now."""
+    world = World().with_nodes("gpu-a", "gpu-b", gpus=1).profile("llama", gpus_per_node=1)
+    world = world.placement("chat", "llama", nodes=("gpu-a",), rollout={"update": "manual"})
+    return world.launch("chat-0", on="gpu-a").edit_placement("chat", nodes=(node,))
+
+
+ENDED = {"alive": False, "supervised": False, "fresh": False}
+
+
+def test_a_manual_placement_that_is_moved_and_edited_at_once_is_approved_at_once() -> None:
+    edits: tuple[tuple[World, str], ...] = (
+        (manual_on("gpu-b"), "is none of the pinned gpu-b"),
+        (
+            manual_on("gpu-a")
+            .edit_node("gpu-a", state="draining")
+            .edit_placement("chat", nodes=()),
+            "is draining",
+        ),
+        (manual_on("gpu-a").edit_placement("chat", restart="please"), "a restart is asked for"),
+    )
+    for before, why in edits:
+        old = before.fingerprint("chat")
+        world = before.edit("llama", args=("--context", "8"))
+        held = change(world, "chat-0")
+        assert held.waits_for is Reason.MANUAL_UPDATE
+        assert (held.before, held.after) == (old, world.fingerprint("chat"))
+        assert why in held.reason
+        assert "the profile was edited" in held.reason
+        assert "profile.args[0]" in {c.path for c in held.changes}
+        approved = approve(world, "gpu-b", *approvable(planned(world)))
+        assert change(approved, "chat-0").steps
+
+
+def test_what_a_person_let_through_is_what_starts_when_the_node_that_ran_it_is_lost() -> None:
+    """The first profile is all that a record still tells, and the approvals tell of the rest."""
+    world = manual_on("gpu-b").change_launch("chat-0-s1", **{**STATES["stopped"], **ENDED})
+    first = world.fingerprint("chat")
+    world = world.edit("llama", args=("--context", "8"))
+    second = world.fingerprint("chat")
+    world = world.edit("llama", args=("--context", "16"))
+    third = world.fingerprint("chat")
+    world = world.edit_node("gpu-b", state="lost").edit_placement("chat", nodes=())
+    for let_through in (
+        ApprovedChange("chat-0", first, third),
+        ApprovedChange("chat-0", second, third),
+    ):
+        assert new_of(approve(world, "gpu-a", let_through), "chat-0") == third
+    for other in (
+        ApprovedChange("chat-0", first, second),
+        ApprovedChange("chat-1", first, third),
+        ApprovedChange("chat-0", third, third),
+    ):
+        assert new_of(approve(world, "gpu-a", other), "chat-0") == first
+
+
+def test_a_start_with_an_older_profile_says_so_and_why() -> None:
+    world = manual_on("gpu-a").change_launch("chat-0-s1", **{**STATES["crashed"], **ENDED})
+    assert "older profile" not in change(world, "chat-0").reason
+    reason = change(world.edit("llama", args=("--context", "8")), "chat-0").reason
+    assert "starts with an older profile, the last that was ready" in reason
+    assert "`update: manual`" in reason
+
+
+def test_an_approval_outlives_the_stop_that_comes_first() -> None:
+    """Else what ran before would start again, and wait for the same approval."""
+    before = manual_on("gpu-a").edit_placement("chat", nodes=())
+    old = before.fingerprint("chat")
+    world = before.edit("llama", args=("--context", "8"))
+    approved = ApprovedChange("chat-0", old, world.fingerprint("chat"))
+    assert still_stands(world.desired, approved)
+    assert (
+        new_of(
+            approve(
+                world.change_launch("chat-0-s1", **{**STATES["stopped"], **ENDED}),
+                "gpu-a",
+                approved,
+            ),
+            "chat-0",
+        )
+        == approved.after
+    )
+
+
+def test_an_approval_stands_until_git_asks_for_something_else() -> None:
+    world = manual_on("gpu-a")
+    now = world.fingerprint("chat")
+    let_through = ApprovedChange("chat-0", "p1:before", now)
+    assert still_stands(world.desired, let_through)
+    assert not still_stands(world.edit("llama", args=("-x",)).desired, let_through)
+    assert not still_stands(world.remove_placement("chat").desired, let_through)
+    rolling = world.edit_placement("chat", rollout={})
+    assert not still_stands(rolling.desired, let_through)
+    for once in (ApprovedChange("chat-0", now, now), ApprovedChange("chat-0", now)):
+        assert not still_stands(world.desired, once), "a move, a restart, a removal"
 
 
 def test_suspend_stops_what_lives_as_a_removal_and_keeps_its_place_in_git() -> None:
