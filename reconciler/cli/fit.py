@@ -6,12 +6,11 @@ beside a running daemon, and on nodes that a person holds: these forbid acts, no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reconciler.core.changes import ShardSpec
     from reconciler.core.model import Desired
     from reconciler.core.observed import Observed
     from reconciler.core.trials import Trial
@@ -127,19 +126,11 @@ def _ask_one(pool: NodePool, desired: Desired, trial: Trial, known: Snapshot) ->
         said = pool.request(desired, trial.node, "check", spec=spec, replaces=trial.replaces)
     except NodeError as error:
         return Fit(fit.placement, fit.node, fit.runs, findings=(explain(error),))
-    findings = (*_texts(said, "findings"), *_lacks(known, trial.shard))
+    lacks = known.lacks(trial.shard.spec.get("secrets", ()))
+    findings = (*_texts(said, "findings"), *filter(None, [lacks]))
     sizes = said.get("sizes") or {}
     return Fit(fit.placement, fit.node, fit.runs, "", findings, _texts(said, "notes"), sizes)
 
 
 def _texts(said: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(map(str, said.get(key) or ()))
-
-
-def _lacks(known: Snapshot, shard: ShardSpec) -> Iterator[str]:
-    from reconciler.nodes.secretstore import SecretError
-
-    try:
-        known.values(shard.spec.get("secrets", ()))
-    except SecretError as error:
-        yield str(error)

@@ -139,10 +139,13 @@ class Session:
 
             return apply(*args, **fields, secrets=self.secret_store(secrets_dir))
 
-        def ask(*args: Any) -> Any:
+        def ask(plan: Any, desired: Any, nodes: Any) -> Any:
             from reconciler.nodes.asking import ask
+            from reconciler.nodes.secretstore import Snapshot
 
-            return ask(*args)
+            store = self.secret_store(secrets_dir)
+            has_secrets = store.folder is not None and store.folder.is_dir()
+            return ask(plan, desired, nodes, Snapshot(store) if has_secrets else None)
 
         return Edges(
             source=self.source,

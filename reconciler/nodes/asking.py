@@ -1,7 +1,7 @@
 """What nodes would say to the starts of a plan, asked without acting: a dry run tells it too.
 
-`check` writes nothing and needs no lease, so it is asked beside a daemon as well. Secrets are left
-out: whoever looks at a plan may not have them.
+`check` writes nothing and needs no lease, so it is asked beside a daemon as well. Secrets are
+looked for only where this machine has a folder of them: whoever looks at a plan may not have any.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from reconciler.core.changes import Plan, ShardSpec, StartStep, Step, StopStep
 from reconciler.core.codec import to_json
 from reconciler.core.model import Desired
 from reconciler.errors import NodeError
+from reconciler.nodes.secretstore import Snapshot
 from reconciler.nodes.sizes import differing
 
 CHECK = "check"
@@ -37,10 +38,13 @@ def questions(step: Step) -> tuple[tuple[ShardSpec, ...], dict[str, str]]:
     return (), {}
 
 
-def ask(plan: Plan, desired: Desired, pool: Nodes) -> dict[str, dict[str, str]]:
+def ask(
+    plan: Plan, desired: Desired, pool: Nodes, known: Snapshot | None = None
+) -> dict[str, dict[str, str]]:
     """Launch → node → what it found. A node that does not answer says nothing here.
 
-    As many nodes at once as the pool asks; one after the other on each of them.
+    As many nodes at once as the pool asks; one after the other on each of them. `known`: the
+    secrets of this machine; None: it has none of its own, and what a start lacks is not said.
     """
     by_node: dict[str, list[tuple[Step, ShardSpec]]] = {}
     for step in plan.steps:
@@ -56,8 +60,10 @@ def ask(plan: Plan, desired: Desired, pool: Nodes) -> dict[str, dict[str, str]]:
                 said = pool.request(desired, node, CHECK, **fields)
             except NodeError:
                 return
-            if said.get("findings"):
-                found.setdefault(step.launch, {})[node] = "; ".join(map(str, said["findings"]))
+            lacks = known.lacks(shard.spec.get("secrets", ())) if known else ""
+            findings = [*map(str, said.get("findings") or ()), *filter(None, [lacks])]
+            if findings:
+                found.setdefault(step.launch, {})[node] = "; ".join(findings)
             sizes.setdefault(step.launch, {})[node] = dict(said.get("sizes") or {})
 
     pool.each(sorted(by_node), ask_node)

@@ -83,6 +83,14 @@ class Snapshot:
             raise SecretError("secrets", reason, "name fewer of them in the profile")
         return found
 
+    def lacks(self, names: Sequence[str]) -> str:
+        """What is wrong with those of `names` that a start would be refused for; empty: nothing."""
+        try:
+            self.values(names)
+        except SecretError as error:
+            return str(error)
+        return ""
+
     def _read(self, name: str) -> str | SecretError:
         try:
             return self._store.value(name)

@@ -74,7 +74,10 @@ def test_a_reconcilers_secret_reaches_the_engine_and_nothing_else(world: World) 
     assert "by-path" not in str(told), "only what is missing is told"
     assert world.living() == {}, "nothing may start without its secret"
     doctor = world.reconcile("doctor", code=3)
-    assert f"secret test_key ({folder}/test_key): there is no such file" in doctor.out
+    missing = f"secret test_key ({folder}/test_key): there is no such file"
+    assert missing in doctor.out
+    for words in (["--dry-run"], ["status"]):
+        assert missing in world.reconcile(*words, code=None).out, words
 
     put(folder, "test_key", CANARY)
     assert f"{folder}/test_key" not in world.reconcile("doctor").out

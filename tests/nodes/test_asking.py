@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from reconciler.core.changes import Change, Plan, ShardSpec, StartStep, Step, StopStep, Symbol
@@ -11,6 +12,7 @@ from reconciler.core.model import Desired, Fleet, Revision
 from reconciler.core.observed import Labels
 from reconciler.errors import NodeError
 from reconciler.nodes.asking import ask
+from reconciler.nodes.secretstore import SecretStore, Snapshot
 
 DESIRED = Desired(Revision("c"), Fleet("f", "fleet-id"))
 
@@ -72,3 +74,21 @@ def test_what_makes_way_is_no_obstacle_to_its_successor() -> None:
 
 def test_a_node_that_does_not_answer_is_not_unfit() -> None:
     assert ask(plan(start("a")), DESIRED, Nodes()) == {}
+
+
+def test_a_secret_that_this_machine_lacks_is_told_where_it_has_a_folder_of_them(
+    tmp_path: Path,
+) -> None:
+    spec = {"launch": "new", "rank": 0, "secrets": ["hf-token"]}
+    step = StartStep("chat-0", "new", 2, "p1:x", (ShardSpec("a", spec, Labels()),))
+    nodes = Nodes({"a": {"findings": ["no shm"]}})
+    tmp_path.chmod(0o700)
+    known = Snapshot(SecretStore(tmp_path))
+    said = ask(plan(step), DESIRED, nodes, known)["new"]["a"]
+    assert said.startswith(f"no shm; secret hf-token ({tmp_path}/hf-token): there is no such file")
+    assert ask(plan(step), DESIRED, nodes) == {"new": {"a": "no shm"}}
+    file = tmp_path / "hf-token"
+    file.write_text("value\n")
+    file.chmod(0o600)
+    again = Snapshot(SecretStore(tmp_path))
+    assert ask(plan(step), DESIRED, nodes, again) == {"new": {"a": "no shm"}}
