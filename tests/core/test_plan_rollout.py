@@ -695,6 +695,17 @@ def test_missing_gpus_of_a_node_are_told() -> None:
 # --- the whole plan ------------------------------------------------------------------------------
 
 
+def test_a_launch_whose_replica_has_a_better_one_costs_no_capacity() -> None:
+    """A lost node is back, and what it runs has been started elsewhere meanwhile."""
+    world = chat(3, gpus=4).launch("chat-0", on="gpu-b").launch("chat-1", on="gpu-a")
+    made = planned(world)
+    assert stopped(made) == ["chat-0-s1", "chat-1-s1"]
+    (one,) = made.capacity
+    assert (one.wanted, one.ready, one.lowest) == (3, 3, 3)
+    (fewer,) = planned(world.edit_placement("chat", replicas=2)).capacity
+    assert (fewer.wanted, fewer.ready, fewer.lowest) == (2, 3, 2)
+
+
 def test_capacity_shows_the_dip() -> None:
     (stop_first,) = planned(proven(chat(4))).capacity
     assert (stop_first.wanted, stop_first.ready, stop_first.lowest) == (4, 4, 3)
