@@ -90,7 +90,7 @@ def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) ->
     from reconciler.core.codec import to_json
     from reconciler.loop.passes import Request, run_pass
     from reconciler.loop.revisions import lease_facts
-    from reconciler.report.clean import printable
+    from reconciler.report.plan_text import approval_text
 
     with Session.of(ctx, repo, ref) as session:
         report = run_pass(session.edges(), Request(ref=session.ref, act=False))
@@ -101,9 +101,7 @@ def approve(ctx: click.Context, repo: str | None, ref: str | None, yes: bool) ->
         if not wanted:
             click.echo("No guard holds anything: there is nothing to approve.")
             return int(Exit.OK)
-        for change in wanted:
-            after = f"{change.before[:15]} → {change.after[:15]}" if change.after else "removed"
-            click.echo(printable(f"  {change.replica}: {after}"))
+        click.echo(approval_text(report.plan, wanted), nl=False)
         if not must_agree("Approve exactly these?", yes=yes):
             say("Nothing was approved.")
             return int(Exit.ERROR)

@@ -6,9 +6,10 @@ result has no colour: the terminal's edge adds it by the symbol a line starts wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Symbol
+from reconciler.core.observed import ApprovedChange
 from reconciler.report.clean import masked, printable, shortened
 from reconciler.report.words import (
     VERBS,
@@ -24,6 +25,8 @@ from reconciler.report.words import (
 )
 
 _INDENT = " " * 8
+FINGERPRINT = 15
+"""Letters of a fingerprint that are shown: enough to find it in a record."""
 NODES_SHOWN = 12
 """Nodes listed under a hold; the message has the count of all."""
 
@@ -31,6 +34,30 @@ NODES_SHOWN = 12
 def plan_text(plan: Plan, basis: str = "") -> str:
     """The whole plan, ending in a newline. `basis`: what it was made against, if not the nodes."""
     return "".join(f"{line}\n" for line in _lines(plan, basis))
+
+
+def approval_text(plan: Plan, wanted: Iterable[ApprovedChange]) -> str:
+    """What a person is asked to let through: with why, the fields and the nodes, as in the plan.
+
+    Of a move or a restart the two fingerprints are equal and tell nothing.
+    """
+    known = {(c.address, c.before, c.after): c for c in plan.changes}
+    lines = []
+    for one in wanted:
+        head = f"  {printable(one.replica)}: {printable(_approved(one))}"
+        change = known.get((one.replica, one.before, one.after))
+        why = printable(why_words(change)) if change else ""
+        lines.append(f"{head}; {why}" if why else head)
+        lines += _details(change) if change else ()
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _approved(change: ApprovedChange) -> str:
+    if not change.after:
+        return "removed"
+    if change.before == change.after:
+        return f"replaced, with the profile that it has ({change.before[:FINGERPRINT]})"
+    return f"{change.before[:FINGERPRINT]} → {change.after[:FINGERPRINT]}"
 
 
 def _lines(plan: Plan, basis: str) -> Iterator[str]:
@@ -62,15 +89,20 @@ def _change(change: Change, plan: Plan) -> Iterator[str]:
     head = f"  {change.symbol.value:<3} {printable(change.address)}: {VERBS[change.symbol]}"
     why = printable(why_words(change))
     yield f"{head}; {why}" if why else head
+    yield from _details(change)
+    if cost := cost_words(change, plan.capacity):
+        yield f"{_INDENT}meanwhile: {printable(cost)}"
+    if waits := waits_words(change):
+        yield f"{_INDENT}not yet: {printable(waits)}"
+
+
+def _details(change: Change) -> Iterator[str]:
+    """The fields and the nodes."""
     for field in change.changes:
         before = _value(field.path, field.before)
         yield f"{_INDENT}{printable(field.path)}: {before} → {_value(field.path, field.after)}"
     if place := where(change):
         yield f"{_INDENT}on {printable(place)}"
-    if cost := cost_words(change, plan.capacity):
-        yield f"{_INDENT}meanwhile: {printable(cost)}"
-    if waits := waits_words(change):
-        yield f"{_INDENT}not yet: {printable(waits)}"
 
 
 def _value(path: str, value: str) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from reconciler.core.changes import Reason, StartStep
 from reconciler.core.fingerprint import fingerprint
-from reconciler.core.model import GuardRails, Limit, NodeState, ResolvedProfile
-from reconciler.core.observed import ExitKind, Lease, Phase, ShardExit
+from reconciler.core.model import Desired, GuardRails, Limit, NodeState, ResolvedProfile, Rollout
+from reconciler.core.observed import ApprovedChange, ExitKind, Lease, Phase, ShardExit
 from reconciler.errors import Exit, GitError, PlanIsStale
 from reconciler.loop.leases import Book
 from reconciler.loop.passes import Request, run_pass
@@ -323,6 +323,31 @@ def test_what_was_approved_passes_and_its_approval_is_used_up() -> None:
     assert w.applied[0].steps
     for name, answer in w.pool.answers.items():
         w.pool.answers[name] = replace(answer, shards=())
+    run_pass(w.edges, Request())
+    assert {a.lease.approvals for a in w.pool.answers.values() if a.lease} == {()}
+
+
+def test_what_a_manual_update_was_let_through_to_is_kept_until_git_asks_for_another() -> None:
+    def manual(name: str, *args: str) -> Desired:
+        state = desired(name, args=args)
+        placement = replace(state.placements["chat"], rollout=Rollout(update="manual"))
+        return replace(state, placements={"chat": placement})
+
+    w = world()
+    two = manual("two", "--new")
+    now = fingerprint(two.resolved(two.placements["chat"]))
+    w.source.push("two", two)
+    w.run_ready(two)
+    w.in_force(commit_id("one"))
+    kept = ApprovedChange("chat-0", "p1:" + "0" * 64, now)
+    for name, answer in w.pool.answers.items():
+        assert answer.lease is not None
+        approvals = (kept, ApprovedChange("chat-0", now, now))
+        w.pool.answers[name] = replace(answer, lease=replace(answer.lease, approvals=approvals))
+    for _ in range(2):
+        run_pass(w.edges, Request())
+        assert {a.lease.approvals for a in w.pool.answers.values() if a.lease} == {(kept,)}
+    w.source.push("three", manual("three", "--newer"))
     run_pass(w.edges, Request())
     assert {a.lease.approvals for a in w.pool.answers.values() if a.lease} == {()}
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Symbol
+from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Seat, Symbol
 from reconciler.core.model import Revision
+from reconciler.core.observed import ApprovedChange
+from reconciler.core.verdict import FieldChange
 from reconciler.report.passreport import Revisions
 from reconciler.report.plan_markdown import plan_markdown
-from reconciler.report.plan_text import plan_text
+from reconciler.report.plan_text import approval_text, plan_text
 from reconciler.report.status_text import revisions_words
 from reconciler.report.words import duration, lead_words, share_words, why_words
 
@@ -62,3 +66,29 @@ def test_a_guards_sentence_stands_once_in_a_plan() -> None:
         assert text.count(SENTENCE) == 1
         assert text.count("held by the guard (BlastRadius)") == 3
         assert "a guard holds 3 of them" in text
+
+
+def test_what_is_to_be_approved_is_shown_with_its_fields_and_nodes() -> None:
+    old, new = "p1:" + "a" * 64, "p1:" + "b" * 64
+    seats = (Seat("gpu-a", ("G1",)),)
+    field = FieldChange("profile.args[3]", "4096", "8192")
+    edited = Change("a-0", "a", Symbol.STOP_FIRST, "the profile was edited", "stale", (field,))
+    edited = replace(edited, before=old, after=new, before_seats=seats)
+    moved = Change("a-1", "a", Symbol.STOP_FIRST, "node gpu-a is draining", "misplaced")
+    moved = replace(moved, before=old, after=old, before_seats=seats)
+    gone = Change("b-0", "b", Symbol.STOP, "placement b is not in git (any more)", "surplus")
+    gone = replace(gone, before=old, before_seats=seats)
+    wanted = [ApprovedChange(c.address, c.before, c.after) for c in (edited, moved, gone)]
+    wanted.append(ApprovedChange("c-0", old))
+    shown = approval_text(Plan(Revision("a" * 40), (edited, moved, gone)), wanted)
+    assert shown.splitlines() == [
+        "  a-0: p1:aaaaaaaaaaaa → p1:bbbbbbbbbbbb; stale: the profile was edited",
+        "        profile.args[3]: 4096 → 8192",
+        "        on gpu-a (1 GPU)",
+        "  a-1: replaced, with the profile that it has (p1:aaaaaaaaaaaa); misplaced: node gpu-a is"
+        " draining",
+        "        on gpu-a (1 GPU)",
+        "  b-0: removed; surplus: placement b is not in git (any more)",
+        "        on gpu-a (1 GPU)",
+        "  c-0: removed",
+    ]
