@@ -15,6 +15,7 @@ import click
 
 from reconciler.cli.options import Folder
 from reconciler.errors import Exit, SettingsError
+from reconciler.fleet.root import fleet_of
 from reconciler.report.words import plural
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def init(
 ) -> int:
     """Make a fleet repo in FOLDER (the working directory): files only, git is yours.
 
-    What exists already is left as it is.
+    What exists already is left as it is. In a fleet, --from-node adds the node to that.
     """
     target = folder.resolve()
     if from_node is None:
@@ -134,16 +135,24 @@ def init(
                 raise click.UsageError(f"{option} belongs to --from-node", ctx)
         return _new_fleet(target, name)
     found = _look(ctx, from_node, host_key, identity, jump, node_name)
-    if not (target / "fleet.yaml").exists():
+    around = fleet_of(target)
+    if around is None:
         _new_fleet(target, name)
+    target = around or target
     _write_node(target, found, identity, jump, pool)
     return int(Exit.OK)
 
 
 def _new_fleet(target: Path, name: str | None) -> int:
-    fleet = target / "fleet.yaml"
-    if fleet.exists():
+    fleet, around = target / "fleet.yaml", fleet_of(target)
+    if around == target:
         raise SettingsError(str(fleet), "exists already", "edit it, or choose another folder")
+    if around is not None:
+        raise SettingsError(
+            str(target),
+            f"lies in the fleet {around}, and a fleet holds no other",
+            f"work in {around}, or choose a folder outside it",
+        )
     chosen = name or re.sub(r"[^a-z0-9-]+", "-", target.name.lower()).strip("-") or "fleet"
     with _telling(target):
         for part, text in FOLDERS.items():

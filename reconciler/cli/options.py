@@ -60,7 +60,7 @@ def repo_options(command: F) -> F:
         "--repo",
         metavar="PATH|URL",
         callback=not_empty,
-        help="The fleet repo; default: the working directory.",
+        help="The fleet repo; default: the working directory, or the fleet that it is in.",
     )(command)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reconciler.cli.output import say
 from reconciler.errors import GitError, SettingsError
 from reconciler.settings import Settings
 
@@ -38,6 +39,27 @@ def launch_suffix() -> str:
 def utc_now() -> str:
     """RFC 3339, for people."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _location(given: str | None) -> str:
+    """The fleet that is meant: what was given; else the working directory, or the fleet around it.
+
+    SettingsError where a folder inside a fleet was given as if it were one.
+    """
+    from reconciler.fleet.root import fleet_of
+
+    folder = Path(given or ".").resolve() if "://" not in (given or "") else None
+    if folder is None or not folder.is_dir():
+        return given or "."
+    root = fleet_of(folder)
+    if root is None or root == folder:
+        return given or "."
+    if given is not None:
+        raise SettingsError(
+            f"repo {given}", f"it is a folder of the fleet {root}, not a fleet", f"give {root}"
+        )
+    say(f"The fleet is {root}.")
+    return str(root)
 
 
 class Session:
@@ -68,7 +90,7 @@ class Session:
         settings = Settings.read()
         if not settings.color:
             ctx.color = False
-        session = cls(settings, repo or shared.get("repo"), ref or shared.get("ref"))
+        session = cls(settings, _location(repo or shared.get("repo")), ref or shared.get("ref"))
         session.secrets_dir = shared.get("secrets") or session.secrets_dir
         return session
 

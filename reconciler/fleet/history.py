@@ -17,6 +17,7 @@ from reconciler.core.model import Revision
 from reconciler.errors import DamagedRepo, GitError
 from reconciler.fleet.fetcher import Fetcher, shown_url
 from reconciler.fleet.findings import listed, nearest, quoted
+from reconciler.fleet.root import fleet_of
 
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 
@@ -140,9 +141,14 @@ class History:
                 "it was never fetched",
                 "fetch it first",
             )
-        raise GitError(
-            f"repo {self._folder}", "it is not a git repository", "run 'git init' there and commit"
-        )
+        is_fleet = self._folder is not None and fleet_of(self._folder) is not None
+        hint = "run 'git init' there and commit"
+        if not is_fleet:
+            hint = (
+                "go to the fleet repo or give it with --repo; for a new one 'reconcile init', then"
+                " 'git init' and a commit"
+            )
+        raise GitError(f"repo {self._folder}", "it is not a git repository", hint)
 
     def _unborn(self) -> GitError:
         names = self._names()
