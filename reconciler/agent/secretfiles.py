@@ -60,17 +60,22 @@ def remove(folder: str) -> None:
     shutil.rmtree(os.path.join(folder, FOLDER), ignore_errors=True)
 
 
-def sweep(node: Node, cache: store.Cache) -> None:
+def sweep(node: Node, cache: store.Cache, marked: Dict[str, List[int]]) -> None:
     """What no supervisor could take away, under the acting lock: a power cut ended the launch, or
-    a start between its files and their rename."""
+    it died with its supervisor, or a start was cut off between its files and their rename.
+
+    `marked`: pids by launch. The replica may no longer be wanted: then nobody else writes its end.
+    """
     for root in node.roots:
         for name in (*_listed(root, "part-"), "trash"):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
         launches = os.path.join(root, "launches")
         for name in _listed(launches):
             folder = os.path.join(launches, name)
-            has = os.path.isdir(os.path.join(folder, FOLDER))
-            if has and not records.see(node, cache, name, {}).same_boot:
+            if not os.path.isdir(os.path.join(folder, FOLDER)):
+                continue
+            seen = records.see(node, cache, name, marked)
+            if not seen.same_boot or (seen.ended and not seen.may_be_contained):
                 remove(folder)
 
 

@@ -155,9 +155,10 @@ class Session:
 
         def change() -> Json:
             stored = lease.change(self.node, request)
-            if request.get("action") == "acquire":
-                # Each pass that acts begins so: what a power cut left is gone by the next one.
-                secretfiles.sweep(self.node, self.observer.cache)
+            if request.get("action") in ("acquire", "renew"):
+                # Each pass that acts begins so, and goes on so: what a death left is gone by then.
+                pids, _ = records.by_launch(self.node, self.observer.marks())
+                secretfiles.sweep(self.node, self.observer.cache, pids)
             return stored
 
         return self._written(change)

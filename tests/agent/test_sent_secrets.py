@@ -151,6 +151,29 @@ def test_a_power_cut_leaves_no_secret_beyond_the_next_lease(node: Node, specs: S
     assert (node.root / "launches" / LAUNCH / "spec.json").exists(), "the record stays"
 
 
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    poll(lambda: gone(pid), bool)
+
+
+@pytest.mark.parametrize("action", ["acquire", "renew"])
+def test_what_died_with_its_supervisor_keeps_no_secret_though_nobody_asks_for_it_any_more(
+    node: Node, specs: Specs, action: str
+) -> None:
+    send(node, spec_with(node, specs, "exec sleep 60"), key=CANARY)
+    shard = node.until(LAUNCH, lambda s: s["phase"] == "running")
+    epoch = node.lease()["epoch"]
+    supervisor = node.supervisor(LAUNCH)
+    kill(supervisor)
+    node.lease(action=action, epoch=epoch)
+    assert holders(node) == [f"launches/{LAUNCH}/secrets/key"], "its engine lives and may need it"
+    for pid in shard["pids"]:
+        if pid != supervisor:
+            kill(pid)
+    node.lease(action=action, epoch=epoch)
+    assert holders(node) == []
+
+
 def test_a_living_launch_keeps_its_secret_whenever_a_lease_is_taken(
     node: Node, specs: Specs
 ) -> None:
