@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from reconciler.core import remarks
 from reconciler.core.changes import Plan, Reason, Symbol
@@ -19,6 +19,7 @@ POLICY = frozenset(
     {
         Reason.BLAST_RADIUS,
         Reason.FROZEN,
+        Reason.MANUAL_UPDATE,
         Reason.WINDOW_CLOSED,
         Reason.LEASE_HELD,
         Reason.FENCED,
@@ -70,8 +71,12 @@ def with_unfit(plan: Plan, steps: Iterable[StepOutcome]) -> Plan:
 
 
 def dry_exit_code(plan: Plan, *, detailed: bool) -> Exit:
-    """Of a plan that was only shown. A failed guard is always told: merging it would block."""
-    if is_blocked(plan):
+    """Of a plan that was only shown. A failed guard is always told: merging it would block.
+
+    That a person says when (`update: manual`) is how such a placement goes, and can be said only
+    after the merge: each pull request that edits one would fail.
+    """
+    if is_blocked(plan, POLICY - {Reason.MANUAL_UPDATE}):
         return Exit.BLOCKED
     if not detailed:
         return Exit.OK
@@ -81,12 +86,12 @@ def dry_exit_code(plan: Plan, *, detailed: bool) -> Exit:
     return Exit.PARTIAL if held else Exit.OK
 
 
-def is_blocked(plan: Plan) -> bool:
+def is_blocked(plan: Plan, policy: Collection[Reason | None] = POLICY) -> bool:
     """Whether a guard, a policy or a lease holds any of it."""
     return (
         any(not guard.passed for guard in plan.guards)
-        or any(hold.reason in POLICY for hold in plan.holds)
-        or any(change.waits_for in POLICY for change in plan.changes)
+        or any(hold.reason in policy for hold in plan.holds)
+        or any(change.waits_for in policy for change in plan.changes)
     )
 
 

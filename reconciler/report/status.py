@@ -63,6 +63,9 @@ BLOCKERS = frozenset(
 )
 """Reasons that something outside the placement has to end first."""
 
+SAID_BY_PEOPLE = frozenset({Reason.BLAST_RADIUS, Reason.FROZEN, Reason.NODE_HELD, Reason.SUSPENDED})
+"""Reasons outside the placement that a person ends, and no later pass."""
+
 _SICK = frozenset({Verdict.EXITED, Verdict.TIMED_OUT, Verdict.UNHEALTHY})
 _UNSEEN = frozenset({Verdict.UNREACHABLE, Verdict.UNKNOWN})
 _OUT = frozenset(Verdict) - {

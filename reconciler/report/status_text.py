@@ -6,9 +6,11 @@ may have to do something.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from reconciler.core.changes import Change, Reason
 from reconciler.core.verdicts import without_fields
+from reconciler.core.words import one_or
 from reconciler.report.clean import masked, printable, shortened
 from reconciler.report.passreport import (
     WORKTREE,
@@ -20,6 +22,7 @@ from reconciler.report.passreport import (
     ReplicaStatus,
     Revisions,
 )
+from reconciler.report.status import BLOCKERS, NEEDS_A_PERSON, SAID_BY_PEOPLE
 from reconciler.report.words import SHORT_COMMIT, duration, lead_words, plural
 
 FINDINGS_SHOWN = 20
@@ -101,11 +104,28 @@ def _result(report: PassReport, took_s: float, converged: bool) -> str:
     steps = (
         f"{done} of {plural(total, 'step')} done in {took_s:.1f} s" if total else "nothing was done"
     )
-    waiting = sum(bool(c.waits) for c in report.plan.changes) if report.plan else 0
-    waits = "waits" if waiting == 1 else "wait"
-    later = f"; {plural(waiting, 'change')} {waits} for a later pass" if waiting else ""
     led = f"{lead_words(report.lease_held_by)}: " if report.lease_held_by else ""
-    return led + steps + later
+    return led + "; ".join([steps, *_waiting(report.plan.changes if report.plan else ())])
+
+
+def _waiting(changes: Iterable[Change]) -> Iterator[str]:
+    """How many changes wait, by who ends it: what waits for a person no later pass will do."""
+    waiting = [c.waits_for for c in changes if c.waits]
+    person = [r for r in waiting if r in NEEDS_A_PERSON | SAID_BY_PEOPLE]
+    outside = [r for r in waiting if r in BLOCKERS - SAID_BY_PEOPLE]
+    later = len(waiting) - len(person) - len(outside)
+    if later:
+        yield f"{plural(later, 'change')} {one_or(later, 'waits', 'wait')} for a later pass"
+    if person:
+        waits = one_or(len(person), "waits", "wait")
+        yield f"{plural(len(person), 'change')} {waits} for a person ({_named(person)})"
+    if outside:
+        are = one_or(len(outside), "is", "are")
+        yield f"{plural(len(outside), 'change')} {are} held ({_named(outside)})"
+
+
+def _named(reasons: Iterable[Reason | None]) -> str:
+    return ", ".join(sorted({reason.value for reason in reasons if reason}))
 
 
 _OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}

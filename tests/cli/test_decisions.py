@@ -46,6 +46,7 @@ from reconciler.report.passreport import (
     StepOutcome,
     Sync,
 )
+from reconciler.report.status_text import result_text
 from tests.cli.fakes import FLEET, answer, desired, ready_shard
 
 PLAN = Plan(Revision("a" * 40))
@@ -190,6 +191,18 @@ NO_ROOM = Hold("replica a-0", Reason.NO_CAPACITY, "0 of 1")
 CANARY = Hold("replica a-1", Reason.CANARY, "waits")
 
 
+def waiting(*reasons: Reason | None) -> Plan:
+    """A replacement for each reason that it waits for."""
+    changes = (
+        Change(f"a-{n}", "a", Symbol.STOP_FIRST, "r", waits="w", waits_for=reason)
+        for n, reason in enumerate(reasons)
+    )
+    return replace(PLAN, changes=tuple(changes))
+
+
+HELD_BY_HAND = waiting(Reason.MANUAL_UPDATE)
+
+
 @pytest.mark.parametrize(
     ("plan", "steps", "error", "lease", "code"),
     [
@@ -200,6 +213,8 @@ CANARY = Hold("replica a-1", Reason.CANARY, "waits")
         (replace(PLAN, holds=(CANARY,)), (DONE,), None, "", Exit.OK),
         (replace(PLAN, guards=(FAILED_GUARD,)), (DONE,), None, "", Exit.BLOCKED),
         (replace(PLAN, holds=(Hold("x", Reason.FROZEN, "y"),)), (), None, "", Exit.BLOCKED),
+        (HELD_BY_HAND, (), None, "", Exit.BLOCKED),
+        (HELD_BY_HAND, (DONE,), None, "", Exit.BLOCKED),
         (PLAN, (), None, "other", Exit.BLOCKED),
         (PLAN, (DONE,), HeadError("SchemaFailed", "1"), "", Exit.ERROR),
         (None, (), None, "", Exit.ERROR),
@@ -215,6 +230,27 @@ def test_the_exit_code_tells_the_worst(
     assert exit_code(plan, steps, head_error=error, lease_held_by=lease) is code
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((), "nothing was done"),
+        ((None, Reason.CANARY), "nothing was done; 2 changes wait for a later pass"),
+        (
+            (Reason.MANUAL_UPDATE, Reason.BLAST_RADIUS, Reason.FROZEN),
+            "nothing was done; 3 changes wait for a person (BlastRadius, Frozen, ManualUpdate)",
+        ),
+        (
+            (Reason.MAX_PARALLEL, Reason.NO_CAPACITY, Reason.REJECTED),
+            "nothing was done; 1 change waits for a later pass; 1 change waits for a person"
+            " (ProfileRejected); 1 change is held (NoCapacity)",
+        ),
+    ],
+)
+def test_what_waits_is_told_by_who_ends_it(reasons: tuple[Reason | None, ...], told: str) -> None:
+    made = report(waiting(*reasons), exit_code=int(Exit.BLOCKED))
+    assert result_text(made, 1.0) == f"blocked: {told}\n"
+
+
 CHANGED = replace(PLAN, changes=(Change("a-0", "a", Symbol.START, "r"),))
 
 
@@ -226,6 +262,10 @@ CHANGED = replace(PLAN, changes=(Change("a-0", "a", Symbol.START, "r"),))
         (CHANGED, True, Exit.CHANGES),
         (replace(PLAN, changes=(Change("a", "a", Symbol.UNKNOWN, "r"),)), True, Exit.OK),
         (replace(PLAN, holds=(NO_ROOM,)), True, Exit.PARTIAL),
+        (replace(PLAN, holds=(NO_ROOM,)), False, Exit.OK),
+        (HELD_BY_HAND, False, Exit.OK),
+        (HELD_BY_HAND, True, Exit.CHANGES),
+        (waiting(Reason.FROZEN), False, Exit.BLOCKED),
         (replace(CHANGED, guards=(FAILED_GUARD,)), False, Exit.BLOCKED),
     ],
 )
