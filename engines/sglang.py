@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engines import checks, env_checks, exits, flags
+from engines import checks, env_checks, exits, flags, sglang_moe
 from engines.addresses import host_port
 from engines.assemble import SERVE, check_request, command, listens, port, role_args, shard
 from engines.base import (
@@ -118,6 +118,7 @@ class Sglang:
             *checks.check_args(flags.table("sglang"), RESERVED, profile),
             *env_checks.check_env(profile, RESERVED_ENV),
             *_check_modes(profile),
+            *sglang_moe.check(profile, _values),
         ]
 
     def build(self, request: LaunchRequest) -> tuple[Shard, ...]:
@@ -150,7 +151,7 @@ def _argv(request: LaunchRequest, rank: int) -> Iterator[str]:
     if p.dp_attention:
         yield "--enable-dp-attention"
     if p.ep:
-        yield from ("--ep-size", str(p.tp))
+        yield from ("--ep-size", str(sglang_moe.expert_parallel(profile, _values)))
     if p.dcp > 1:
         yield from ("--dcp-size", str(p.dcp))
     if not _several_groups(profile):

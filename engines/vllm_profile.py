@@ -115,6 +115,15 @@ def _check_adapters_at_run_time(profile: EngineProfile) -> Iterator[Problem]:
 
 
 def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
+    """With vLLM's own launcher a data-parallel rank stays on one node.
+
+    vLLM takes `--nnodes` together with `--data-parallel-size` (its pull request 23691), and a rank
+    that spans nodes can start so only where the model has experts. Those of a dense model are made
+    independent in the engine (`reconfigure_for_independent_dp_rank`, read in vLLM 0.32.0), while
+    their workers on further nodes go on counting themselves among all ranks, and all groups meet at
+    one `--master-addr`: the start waits until it times out. A profile need not say which model it
+    is, so both are refused; for a dense model replicas of one rank each are the same thing.
+    """
     p, nodes, local = profile.parallel, profile.nodes, dp_local(profile)
     ray = profile.executor == "ray"
     on_gpus = not ray and profile.gpus_per_node > 0
@@ -123,7 +132,8 @@ def _check_data_parallel(profile: EngineProfile) -> Iterator[Problem]:
             "parallel",
             f"a data-parallel rank of tp {p.tp} × pp {p.pp} needs {p.tp * p.pp} GPUs on one node, "
             f"the profile takes {profile.gpus_per_node}",
-            "run replicas of one rank each, or use executor ray, whose ranks may span nodes",
+            "run replicas of one rank each, or use executor ray, whose ranks may span nodes (with "
+            "vLLM's own launcher that starts for models with experts alone)",
         )
     elif local * nodes != p.dp:
         yield Problem(

@@ -105,6 +105,24 @@ def test_dp_attention_takes_no_gpus_of_its_own() -> None:
         ("sglang", {"parallel": {"dp": 2}, "nodes": 2}, "dp over several nodes needs dp_attention"),
         ("sglang", {"executor": "ray"}, "SGLang has no executor"),
         ("sglang", {"parallel": {"pcp": 2}}, "SGLang has no pcp"),
+        (
+            "sglang",
+            {"parallel": {"tp": 8, "ep": True}, "args": ["--moe-dp-size", "3"]},
+            "--moe-dp-size 3 does not divide tp 8",
+        ),
+        (
+            "sglang",
+            {"parallel": {"tp": 4, "pp": 2}, "args": ["--moe-data-parallel-size=2"]},
+            "no pp together with --moe-dp-size",
+        ),
+        (
+            "sglang",
+            {
+                "parallel": {"tp": 8, "ep": True},
+                "args": ["--moe-dp-size", "2", "--moe-a2a-backend", "deepep"],
+            },
+            "deepep spreads the experts over all of tp 8",
+        ),
         ("vllm", {"parallel": {"pcp": 2, "dp": 2}}, "no pcp together with dp"),
         ("vllm", {"args": ["-pcp", "2"]}, "--prefill-context-parallel-size, which is set by"),
         ("llamacpp", {"parallel": {"tp": 2}}, "llama.cpp has no tp"),
@@ -256,6 +274,15 @@ def test_a_value_with_shell_quotes_is_warned_about_by_its_flag(value: str) -> No
     assert warnings("vllm", args=["--hf-overrides", value]) == [
         f"args[1]: the value of --hf-overrides has shell quotes in it: {value}"
     ]
+
+
+def test_moe_groups_go_with_as_many_parts_of_the_context() -> None:
+    parallel = {"tp": 8, "ep": True}
+    (said,) = warnings("sglang", parallel=parallel, args=["--moe-dp-size", "2"])
+    assert said.startswith("args: SGLang 0.5.23 ends with --moe-dp-size 2 where --attn-cp-size is")
+    both = ["--moe-dp-size", "2", "--attn-cp-size", "2"]
+    assert warnings("sglang", parallel=parallel, args=both) == []
+    assert errors("sglang", parallel=parallel, gpus_per_node=8, args=both) == []
 
 
 def test_a_flag_and_value_in_one_item_are_refused() -> None:
