@@ -101,8 +101,14 @@ def own_exits(dead: tuple[DeadRank, ...]) -> list[tuple[DeadRank, Shard]]:
         if r.shard is not None
         and r.shard.exit is not None
         and r.shard.exit.kind in _BY_ITSELF
-        and (not asked or r.shard.exit.age_s > stop_age)
+        and (not asked or r.shard.exit.age_s > stop_age or _never_asked(r.shard))
     ]
+
+
+def _never_asked(shard: Shard) -> bool:
+    """It ran into its start timeout, and no stop of it was asked for: what stops the others is its
+    end. Their ages are of other clocks and other looks, so which was first is not told by them."""
+    return shard.exit is not None and shard.exit.kind is ExitKind.TIMEOUT and not shard.stop_asked
 
 
 _BY_ITSELF = frozenset(

@@ -8,7 +8,7 @@ Nothing in here knows what is wanted beyond the names of nodes, and nothing judg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -151,6 +151,18 @@ def _whole(launch: str, shown: Shown, looks: Looks, catalog: Catalog) -> Sightin
     return Sighting(view, labels.ordinal, leader=record.places[0].node, whole=True)
 
 
+def _judged(shards: Mapping[int, Shard], remembered: Shown, wanted: int) -> Sequence[Shard]:
+    """Those that tell whether the launch was ever ready: what has been so stays so, also where it
+    is out of sight.
+
+    A rank that serves nothing is ready as soon as it runs, so it tells nothing for a leader whose
+    record is gone or not seen: only where every rank is known, and none serves.
+    """
+    known = {(s.record.rank if s.record else s.rank): s for _, s in remembered} | dict(shards)
+    serving = [shard for shard in known.values() if shard.serves]
+    return serving or (list(known.values()) if len(known) >= wanted else [])
+
+
 def _assemble(
     launch: str, found: Shown, remembered: Shown, looks: Looks, catalog: Catalog
 ) -> Sighting:
@@ -174,8 +186,7 @@ def _assemble(
     dead = dead_ranks(places, shards, silence, over, dict(remembered), looks)
     alive = any(s.alive for s in shards.values())
     stop_asked = any(s.stop_asked for s in shards.values())
-    serving = [s for s in shards.values() if s.serves]
-    judged = serving or list(shards.values()) or [s for _, s in remembered]
+    judged = _judged(shards, remembered, len(places))
     replica, placement, ordinal = _belongs(launch, told, shards, remembered)
     if told is None or not told.places:
         damage = damage or _damage_of(launch, found or remembered)

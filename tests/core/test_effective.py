@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from reconciler.core import observed as seen
@@ -504,3 +506,64 @@ def test_rejection_does_not_depend_on_which_replica_failed() -> None:
     world = crash(crash(crash(FLEET, "chat-0", "gpu-a"), "chat-1", "gpu-b"), "chat-2", "gpu-c")
     assert effective(world, "chat-0").rejected
     assert replica(world, "chat-0").verdict is Verdict.EXITED
+
+
+WIDE = (
+    World()
+    .with_nodes("gpu-a", "gpu-b", "gpu-c")
+    .profile("llama", nodes=2, gpus_per_node=1)
+    .placement("chat", "llama", replicas=1)
+)
+
+
+def ever_ready(world: World, launch: str) -> bool:
+    views = [j.view for r in judged(world).replicas for j in r.launches]
+    return next(view.ever_ready for view in views if view.launch == launch)
+
+
+def test_a_worker_whose_leader_left_no_record_does_not_prove_its_profile() -> None:
+    """A rank that serves nothing is ready as soon as it runs."""
+    half = WIDE.launch("chat-0", on=("gpu-b", "gpu-a"), state="stopped", absent=(0,))
+    half = half.change_launch("chat-0-s1", ever_ready=True)
+    assert not ever_ready(half, "chat-0-s1")
+    for _ in range(5):
+        half = half.launch("chat-0", on=("gpu-b", "gpu-c"), ranks={0: "crashed", 1: "stopped"})
+        half = half.change_launch(half.launches[-1].launch, ever_ready=False)
+    assert effective(half, "chat-0").rejected
+
+
+def test_what_was_ready_stays_so_where_its_leader_fell_silent() -> None:
+    world = WIDE.launch("chat-0", on=("gpu-b", "gpu-a"))
+    assert ever_ready(world.silent("gpu-b", remembered=True), "chat-0-s1")
+    young = WIDE.launch("chat-0", on=("gpu-b", "gpu-a"), ranks={0: "starting"})
+    assert not ever_ready(young.silent("gpu-b", remembered=True), "chat-0-s1")
+
+
+def test_where_no_rank_serves_all_of_them_tell_whether_it_was_ready() -> None:
+    world = WIDE.launch("chat-0", on=("gpu-b", "gpu-a"), serves=False, ever_ready=True)
+    assert ever_ready(world, "chat-0-s1")
+    half = WIDE.launch("chat-0", on=("gpu-b", "gpu-a"), serves=False, ever_ready=True, absent=(0,))
+    assert not ever_ready(half, "chat-0-s1")
+
+
+def test_what_never_gets_ready_is_rejected_although_its_workers_were_asked_to_stop_by_then() -> (
+    None
+):
+    """The stop follows the timeout, and the ages of two nodes do not tell which was first."""
+    late = seen.ShardExit(kind=seen.ExitKind.TIMEOUT, age_s=60.0)
+    stopped = seen.ShardExit(kind=seen.ExitKind.STOPPED, age_s=58.0)
+    world = WIDE
+    for on in (("gpu-a", "gpu-b"), ("gpu-b", "gpu-c"), ("gpu-c", "gpu-a")):
+        world = world.launch("chat-0", on=on, state="crashed", exit=late)
+        built = world.launches[-1]
+        shards = {
+            **built.shards,
+            on[1]: dataclasses.replace(
+                built.shards[on[1]], exit=stopped, stop_asked=True, stop_age_s=60.6, ever_ready=True
+            ),
+        }
+        made = dataclasses.replace(built, shards=shards)
+        world = dataclasses.replace(world, launches=(*world.launches[:-1], made))
+    found = effective(world, "chat-0")
+    assert found.rejected
+    assert "not ready within its start timeout" in found.reason
