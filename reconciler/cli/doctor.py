@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from reconciler.cli import fit, nodefacts
+from reconciler.cli import fit, nodefacts, signing
 from reconciler.cli.options import output_option, repo_options, secrets_option
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
@@ -35,15 +35,17 @@ def doctor(
     The first table has a line for each node: how it is reached, system, mode, GPUs, limits, what is
     free. The second says whether the node could start a replica of the placement now, by asking it
     what a start would say: model, engine, ports, GPUs, memory, limits, adapters, the way to the
-    leader. What the placement itself runs there is no obstacle. Nothing is started or locked.
+    leader. What the placement itself runs there is no obstacle. The last line says whether commits
+    need a signature here, and whether head has a good one. Nothing is started or locked.
 
     Reads the working tree, as `validate` does, or --ref. Exit code 0: no findings; 3: some node has
-    a finding, would refuse for good, or a placement fits nowhere. What waits for room alone ("not
-    now") is no finding.
+    a finding, would refuse for good, a placement fits nowhere, or head lacks the signature that is
+    asked for. What waits for room alone ("not now") is no finding.
     """
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory(worktree=True)
         observed = session.look(desired)
+        signed = signing.look(session, wanted=desired.fleet.history == "signed")
         now_s = time.time()
         fits = fit.ask(session.pool, desired, observed, session.secret_store(secrets))
     nodes: dict[str, dict[str, object]] = {}
@@ -62,12 +64,14 @@ def doctor(
                     for name, told in nodes.items()
                 },
                 "placements": {one.placement: one.to_json() for one in fits},
+                "signatures": signed.to_json(),
             }
         )
     else:
         _show_nodes(nodes, found, notes)
         _show_fits(fits)
-    bad = any(found.values()) or any(one.bad for one in fits)
+        _show_signing(signed)
+    bad = any(found.values()) or any(one.bad for one in fits) or signed.findings
     return int(Exit.PARTIAL if bad else Exit.OK)
 
 
@@ -112,6 +116,14 @@ def _show_fits(fits: Sequence[fit.PlacementFits]) -> None:
         _details(f"note: {one.placement}: {text}" for text in one.notes)
         for found in one.fits:
             _details(f"note: {one.placement} on {found.node}: {text}" for text in found.notes)
+
+
+def _show_signing(signed: signing.Signing) -> None:
+    from reconciler.report.clean import printable
+
+    click.echo()
+    click.echo(printable(signed.line))
+    _details(f"signatures: {text}" for text in signed.findings)
 
 
 def _show(rows: Sequence[Sequence[str]]) -> None:

@@ -81,3 +81,38 @@ def test_by_hand_an_unsigned_commit_is_refused_and_the_keys_cannot_come_from_the
     inside.write_text(file.read_text())
     world.env["RECONCILE_ALLOWED_SIGNERS"] = str(inside)
     assert "a pull request can change it" in world.reconcile(code=1).err
+
+
+def test_doctor_says_whether_signatures_are_asked_for_and_whether_head_has_one(
+    world: World,
+) -> None:
+    ada, mallory = ssh_key(world.folder, "ada"), ssh_key(world.folder, "mallory")
+    world.placement()
+    unsigned = world.commit("unsigned")
+    none = world.reconcile("doctor", "--output", "json", code=0).json()["signatures"]
+    assert (none["asked_for"], none["keys"], none["findings"]) == (False, {}, [])
+    assert none["head"] == {
+        "revision": unsigned, "signature": "", "signed": None, "by": "", "why": ""
+    }  # fmt: skip
+    assert "signatures: not asked for" in world.reconcile("doctor", code=0).out
+
+    file = allowed(world.folder / "allowed_signers", ("ada@example.com", "", ada))
+    world.env["RECONCILE_ALLOWED_SIGNERS"] = str(file)
+    asked = world.reconcile("doctor", "--output", "json", code=3).json()["signatures"]
+    assert asked["keys"] == {"RECONCILE_ALLOWED_SIGNERS": str(file)}
+    assert (asked["head"]["signed"], asked["head"]["why"]) == (False, "it is not signed")
+    assert "it is not acted on" in asked["findings"][0]
+
+    sign_by(world, mallory)
+    world.profile(args=("--context", "512"))
+    world.commit("not by ada")
+    ran = world.reconcile("doctor", code=3)
+    assert "has no good one" in ran.out
+    assert "  signatures: head" in ran.out
+
+    sign_by(world, ada)
+    world.profile(args=("--context", "1024"))
+    world.commit("by ada")
+    good = world.reconcile("doctor", "--output", "json", code=0).json()["signatures"]
+    assert (good["head"]["signed"], good["head"]["signature"]) == (True, "SSH")
+    assert good["head"]["by"] == "ada@example.com"
