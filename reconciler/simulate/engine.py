@@ -17,6 +17,8 @@ from reconciler.core.observed import (
 )
 
 NEVER = float("inf")
+ROOT = "/sim"
+"""Where a node in memory writes its records, unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Shardlet:
     labels: Labels
     boot_id: str
     behaviour: Behaviour
+    root: str = ROOT
+    """Folder of its record, for good."""
     record_written: bool = True
     record: Record | None = None
     began: float | None = None
@@ -101,9 +105,19 @@ class Shardlet:
         """It ended, and nobody had asked it to."""
         return self.over and self.exit is not None and self.exit.kind is not ExitKind.STOPPED
 
+    @property
+    def ready_at(self) -> float | None:
+        """When it became what it still is: healthy, or alive where it serves nothing."""
+        if self.serves:
+            return self.ready_since
+        return self.began if self.alive else None
+
     def begin(self, now: float) -> None:
         """A supervisor and the engine under it."""
         self.began, self.alive, self.supervised = now, True, True
+        if not self.serves:
+            # Nobody asks it anything: it is ready when it is alive.
+            self.ever_ready = True
 
     def ask_stop(self, now: float, grace_s: float | None, busy_s: float | None = None) -> None:
         """The intent; the first one counts. `busy_s` None: as its engine usually is."""
@@ -265,7 +279,7 @@ class Shardlet:
 
     def _probe(self, now: float, whole: bool) -> None:
         """A supervisor that lives asks the health path; a dead rank makes the leader's fail."""
-        if not self.ever_ready:
+        if not self.ever_ready or not self.serves:
             return
         healthy = whole and not self.sick
         if healthy and self.ready_since is None:

@@ -101,7 +101,7 @@ class History:
 
     def __post_init__(self) -> None:
         self.began = self.fleet.clock.now
-        self._was = {key: (s.alive, s.ready_since is not None) for key, s in self._leaders()}
+        self._was = {key: (s.alive, s.ready_at is not None) for key, s in self._leaders()}
 
     @property
     def now_s(self) -> float:
@@ -202,11 +202,11 @@ class History:
         """What launches did by themselves since the last call."""
         first = len(self.events)
         for key, shardlet in self._leaders():
-            alive, ready = shardlet.alive, shardlet.ready_since is not None
+            alive, ready = shardlet.alive, shardlet.ready_at is not None
             was = self._was.get(key, (True, False))
             self._was[key] = alive, ready
             if ready and not was[1]:
-                self._lived(shardlet.ready_since or 0.0, What.READY, shardlet)
+                self._lived(shardlet.ready_at or 0.0, What.READY, shardlet)
             if was[0] and not alive and shardlet.exit is not None:
                 stopped = shardlet.exit.kind is ExitKind.STOPPED
                 what = What.STOPPED if stopped else What.FAILED

@@ -37,6 +37,15 @@ class Leases:
         """A lease of another boot has expired."""
         self.until = dict.fromkeys(self.until, self.now())
 
+    def take_newer(self, other: Leases | None) -> None:
+        """What `other` knows of a later epoch."""
+        if other is None:
+            return
+        for fleet, lease in other.stored.items():
+            mine = self.stored.get(fleet)
+            if mine is None or lease.epoch > mine.epoch:
+                self.stored[fleet], self.until[fleet] = lease, other.until.get(fleet, 0.0)
+
     def change(self, fields: Mapping[str, Any]) -> Lease:
         """acquire | renew | release | update | take. Raises Refused."""
         fleet, owner, action = fields["fleet"], fields["owner"], fields["action"]

@@ -9,7 +9,7 @@ between. What a killed agent leaves behind is then what the real one would leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from reconciler.core.observed import (
     GpuProcess,
     GpuSeen,
     GpusPart,
+    Health,
     Labels,
     Network,
     NodeAnswer,
@@ -30,6 +31,7 @@ from reconciler.core.observed import (
 from reconciler.simulate.engine import NEVER, Behaviour, Shardlet
 from reconciler.simulate.leases import Leases, Refused
 from reconciler.simulate.retention import sweep
+from reconciler.simulate.roots import Roots
 
 Work = Generator[str, None, Any]
 
@@ -62,7 +64,7 @@ class SimNode:
     silent: bool = False
     locked: bool = False
     """acting.lock."""
-    hold: NodeHold | None = None
+    roots: Roots = field(default_factory=Roots)
     launches: dict[str, Shardlet] = field(default_factory=dict)
     strangers: dict[str, int] = field(default_factory=dict)
     """GPU → pid of a process that is nobody's launch."""
@@ -73,7 +75,32 @@ class SimNode:
     bugs: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.leases = Leases(self.now, self.bugs)
+        self.leases = self.roots.newest_leases(self.now, self.bugs)
+
+    # --- the folders of its records ------------------------------------------------------------
+
+    @property
+    def hold(self) -> NodeHold | None:
+        """A person's word to leave it, or one launch of it, alone."""
+        return self.roots.hold()
+
+    @hold.setter
+    def hold(self, hold: NodeHold | None) -> None:
+        self.roots.set_hold(hold)
+
+    def move_root(self, root: str, previous: Iterable[str] = ()) -> None:
+        """Its records are written to another folder from now on, as an edit of `root` does;
+        `previous`: the former ones that it is told of."""
+        self.roots.move(root, previous)
+        self.leases = self.roots.newest_leases(self.now, self.bugs)
+
+    def _reads(self, shardlet: Shardlet) -> bool:
+        """Whether the folder of its record is one that this node is told of."""
+        return shardlet.root in self.roots.read
+
+    def _shown(self) -> list[str]:
+        """Launches that an answer shows: whose record it reads, or whose process lives."""
+        return sorted(n for n, s in self.launches.items() if s.alive or self._reads(s))
 
     # --- what happens by itself ----------------------------------------------------------------
 
@@ -132,8 +159,8 @@ class SimNode:
             boot_id=self.boot_id,
             hostname=self.name,
             agent="/sim/agent.pyz",
-            root="/sim",
-            shards=tuple(self._shard(name) for name in sorted(self.launches)),
+            root=self.roots.root,
+            shards=tuple(self._shard(name) for name in self._shown()),
             gpus=self._gpus(),
             network=Network(listening=self._listening()),
             resources=Resources(ram_free_mib=1_000_000, shm_free_mib=1_000_000),
@@ -163,8 +190,9 @@ class SimNode:
         """What a start would refuse; the one beside `replaces`, which will have ended."""
         yield "check: looked"
         found = self._unfit(fields["spec"], replaces=bool(fields.get("replaces")))
-        if self.hold and self.hold.launch in ("", fields["spec"]["launch"]):
-            found.append(f"{self.name} is held by {self.hold.who}: {self.hold.reason}")
+        hold = self.roots.holds_launch(fields["spec"]["launch"])
+        if hold:
+            found.append(f"{self.name} is held by {hold.who}: {hold.reason}")
         try:
             self._refuse_taken(fields["spec"], str(fields.get("replaces", "")))
         except Refused as error:
@@ -175,27 +203,31 @@ class SimNode:
         yield from self._lock()
         try:
             yield "locked"
-            self._fence(fields)
             spec = fields["spec"]
             name = spec["launch"]
+            self._fence(fields, str(name))
             known = self.launches.get(name)
             if known is not None and not (known.never_began and not known.over):
                 if known.over:
                     return {"state": "ended"}
+                if not self._reads(known):
+                    raise Refused("conflict", f"{name} is here, its record absent")
                 if known.spec != spec:
                     raise Refused("conflict", f"{name} was started from another spec")
                 return {"state": "already"}
+            _refuse_other_secrets(spec, fields.get("secrets") or {})
             self._refuse_taken(spec)
             unfit = self._unfit(spec, replaces=False)
             if unfit:
                 raise Refused("preflight", "; ".join(unfit))
             yield "start: checked"
-            sweep(self.launches, spec["replica"])
+            sweep(self.launches, spec["replica"], self.roots.read)
             shardlet = Shardlet(
                 spec=spec,
                 labels=from_json(Labels, to_json(fields.get("labels") or Labels())),
                 boot_id=self.boot_id,
                 behaviour=self.behave(spec),
+                root=self.roots.root,
             )
             if "process-before-record" in self.bugs:
                 shardlet.record_written = False
@@ -260,16 +292,17 @@ class SimNode:
     def _hold(self, fields: Mapping[str, Any]) -> Work:
         yield "hold: written"
         if fields.get("clear"):
-            self.hold = None
+            self.roots.set_hold(None)
         elif fields.get("set"):
             wanted = fields["set"]
-            self.hold = NodeHold(
+            hold = NodeHold(
                 who=wanted.get("who", ""),
                 reason=wanted.get("reason", ""),
                 remaining_s=wanted.get("for_s"),
                 launch=wanted.get("launch", ""),
             )
-        return self.hold
+            self.roots.set_hold(hold)
+        return self.roots.hold()
 
     # --- the rules of requests -----------------------------------------------------------------
 
@@ -281,12 +314,13 @@ class SimNode:
     def _fence(self, fields: Mapping[str, Any], launch: str = "") -> None:
         """Under the lock in which the record or the intent is written."""
         self.leases.fence(fields.get("fence") or fields)
-        if self.hold and self.hold.launch in ("", launch):
-            raise Refused("held", f"{self.name} is held by {self.hold.who}: {self.hold.reason}")
+        hold = self.roots.holds_launch(launch)
+        if hold:
+            raise Refused("held", f"{self.name} is held by {hold.who}: {hold.reason}")
 
     def _known(self, fields: Mapping[str, Any]) -> Shardlet:
         name = str(fields["launch"])
-        if name not in self.launches:
+        if name not in self._shown():
             raise Refused("not-found", f"{self.name} has no launch {name}")
         return self.launches[name]
 
@@ -314,6 +348,10 @@ class SimNode:
         for name, other in self.launches.items():
             if not other.alive or name in (spec["launch"], replaces):
                 continue  # Under the lock, a record without a process is a start that was cut off.
+            if not self._reads(other):
+                if mine["gpus"] and not self.nvml:
+                    raise Refused("gpu-taken", f"{name} lives, and its record is absent")
+                continue  # By NVML its process is seen on its GPUs, which place leaves alone.
             theirs = own_place(other.spec)
             gpus = sorted(set(mine["gpus"]) & set(theirs["gpus"]))
             if gpus:
@@ -332,6 +370,10 @@ class SimNode:
         shardlet = self.launches[name]
         record = self._record(shardlet)
         shard = shardlet.seen(name, self.now(), self.boot_id, record, self.locked)
+        if not self._reads(shardlet):
+            return by_its_mark(shard)
+        if shardlet.root != self.roots.root:
+            shard = replace(shard, former_root=shardlet.root)
         if "ages-by-another-clock" in self.bugs:
             return replace(shard, started_age_s=abs(shard.started_age_s - self.now()))
         return shard
@@ -374,6 +416,30 @@ class SimNode:
             if shardlet.alive
             for port in own_place(shardlet.spec)["ports"].values()
         )
+
+
+def by_its_mark(shard: Shard) -> Shard:
+    """What is seen of a launch whose processes live and whose record is nowhere that is read."""
+    return replace(
+        shard,
+        record=None,
+        record_error="absent",
+        labels=None,
+        supervised=False,
+        serves=True,
+        health=Health(),
+        fresh=False,
+        ever_ready=False,
+    )
+
+
+def _refuse_other_secrets(spec: Mapping[str, Any], given: Mapping[str, str]) -> None:
+    """A start brings exactly the secrets that its spec names."""
+    named = set(spec.get("secrets") or ())
+    if set(given) != named:
+        missing = ", ".join(sorted(named - set(given))) or "none"
+        more = len(set(given) - named)
+        raise Refused("bad-request", f"secrets: missing: {missing}; {more} others came")
 
 
 def own_place(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from reconciler.core import remarks
-from reconciler.core.changes import AdoptStep, Plan, RelabelStep, StartStep, Step, StopStep
+from reconciler.core.changes import (
+    AdoptStep,
+    Plan,
+    RelabelStep,
+    ShardSpec,
+    StartStep,
+    Step,
+    StopStep,
+)
 from reconciler.core.diff import diff
 from reconciler.core.endpoints import Endpoints, endpoints
 from reconciler.core.ids import IdSource
@@ -94,6 +102,8 @@ class SimReconciler:
     folder: Folder | None = None
     """None: it publishes nothing."""
     publisher: Publisher = endpoints
+    lacks: Collection[str] = ()
+    """Secrets that are not in its folder; all others are."""
 
     def run(self, desired: Desired, *, approvals: Any = None) -> Passing:
         """One pass. Yields each point inside each node; and the decision, before its first step."""
@@ -178,6 +188,8 @@ class SimReconciler:
         for node, op, fields in _requests(step):
             if node not in epochs:
                 return "no lease"
+            if self._missing(step.launch, node, fields.get("secrets", ()), asked):
+                return PREFLIGHT
             if isinstance(step, StartStep):
                 # Should the node fall silent now, it may hold this.
                 self.memory.pop(node, None)
@@ -204,6 +216,8 @@ class SimReconciler:
         for node, spec, replaces in _questions(step):
             if node not in epochs:
                 return "no lease"
+            if self._missing(step.launch, node, spec.get("secrets", ()), asked):
+                continue
             try:
                 said = yield from self.fleet.request(node, "check", spec=spec, replaces=replaces)
             except NoAnswer:
@@ -211,6 +225,13 @@ class SimReconciler:
             if said["findings"]:
                 asked.unfit.setdefault(step.launch, {})[node] = "; ".join(said["findings"])
         return PREFLIGHT if step.launch in asked.unfit else ""
+
+    def _missing(self, launch: str, node: str, secrets: Collection[str], asked: Asked) -> bool:
+        """What lacks a secret is not asked of the node, and must not end what runs."""
+        missing = sorted(set(secrets) & set(self.lacks))
+        if missing:
+            asked.unfit.setdefault(launch, {})[node] = f"no secret {', '.join(missing)}"
+        return bool(missing)
 
 
 def _questions(step: Step) -> list[tuple[str, Mapping[str, Any], str]]:
@@ -222,11 +243,17 @@ def _questions(step: Step) -> list[tuple[str, Mapping[str, Any], str]]:
     return []
 
 
+def _start(shard: ShardSpec) -> dict[str, Any]:
+    """Its secrets go beside the spec; what they are decides nothing."""
+    told = dict.fromkeys(shard.spec.get("secrets", ()), "a value")
+    return {"spec": shard.spec, "labels": shard.labels, **({"secrets": told} if told else {})}
+
+
 def _requests(step: Step) -> list[tuple[str, str, dict[str, Any]]]:
     """Node, op and fields of every request that a step is."""
     match step:
         case StartStep():
-            return [(s.node, "start", {"spec": s.spec, "labels": s.labels}) for s in step.shards]
+            return [(s.node, "start", _start(s)) for s in step.shards]
         case StopStep():
             return [(n, "stop", {"launch": step.launch}) for n in step.nodes]
         case RelabelStep():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from reconciler.simulate.engine import Shardlet
 
 KEEP_FAILED = 3
@@ -10,12 +12,12 @@ last one that was ready (docs/adr/0009)."""
 KEEP_PROFILES = 2
 
 
-def sweep(launches: dict[str, Shardlet], replica: str) -> None:
-    """Takes away what need not be kept of a replica that starts anew."""
+def sweep(launches: dict[str, Shardlet], replica: str, roots: Collection[str]) -> None:
+    """Takes away what need not be kept of a replica that starts anew, of what lies in `roots`."""
     ended = [
         (s.spec["seq"], name)
         for name, s in launches.items()
-        if not s.alive and (s.labels.replica or s.spec["replica"]) == replica
+        if not s.alive and s.root in roots and (s.labels.replica or s.spec["replica"]) == replica
     ]
     ended.sort(reverse=True)
     ready = [n for _, n in ended if launches[n].ever_ready][:1]

@@ -30,9 +30,10 @@ from reconciler.core.observed import (
 from reconciler.core.occupancy import declared_ids
 from reconciler.core.verdicts import STUCK_AFTER_S
 from reconciler.simulate import preflight
-from reconciler.simulate.engine import Behaviour, Shardlet
+from reconciler.simulate.engine import ROOT, Behaviour, Shardlet
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.node import SimGpu, SimNode, own_place
+from reconciler.simulate.roots import Roots
 
 Behave = Callable[[Mapping[str, Any]], Behaviour]
 OVERDUE_S = 60.0
@@ -266,7 +267,7 @@ def _node(
         behave=fleet.behave,
         whole=fleet.whole,
         nvml=not declared,
-        hold=answer.hold,
+        roots=_roots(answer),
         seen=answer,
         kept=tuple(s for s in answer.shards if s.launch not in modelled),
         began=frozenset(s.launch for s in own if s.alive),
@@ -281,6 +282,15 @@ def _node(
         node.leases.stored[answer.lease.fleet] = replace(answer.lease, owner="", remaining_s=0.0)
     node.launches = {s.launch: _shardlet(s, answer, fleet) for s in own}
     return node
+
+
+def _roots(answer: NodeAnswer) -> Roots:
+    """As the launches that it showed tell."""
+    former = sorted({s.former_root for s in answer.shards if s.former_root})
+    roots = Roots(answer.root or ROOT, tuple(former))
+    if answer.hold is not None:
+        roots.set_hold(answer.hold)
+    return roots
 
 
 # --- One launch on it -----------------------------------------------------------------------------
@@ -321,15 +331,16 @@ def _shardlet(shard: Shard, answer: NodeAnswer, fleet: SimFleet) -> Shardlet:
     labels = shard.labels or Labels()
     drain_s = Shardlet(spec, labels, shard.boot_id, Behaviour()).drain_s
     behaviour = _from_now_on(shard, fleet.behave(spec), drain_s)
+    root = shard.former_root or answer.root or ROOT
     if not shard.alive and (shard.exit is not None or shard.phase is Phase.ENDED):
         ended = Ended(
-            spec, labels, shard.boot_id, behaviour, record=record, last=shard, looked_at=now
+            spec, labels, shard.boot_id, behaviour, root, record=record, last=shard, looked_at=now
         )
         ended.began = now - shard.started_age_s
         ended.exit, ended.ever_ready = shard.exit, shard.ever_ready
         ended.ended_at = now - (shard.exit.age_s if shard.exit else 0.0)
         return ended
-    made = Shardlet(spec, labels, shard.boot_id, behaviour, record=record)
+    made = Shardlet(spec, labels, shard.boot_id, behaviour, root, record=record)
     made.rebooted = shard.boot_id not in ("", answer.boot_id)
     if shard.stop_asked:
         made.stop_at, made.grace_s = now - shard.stop_age_s, shard.stop_grace_s
@@ -341,6 +352,8 @@ def _shardlet(shard: Shard, answer: NodeAnswer, fleet: SimFleet) -> Shardlet:
     made.ending_since = made.stop_at if shard.supervised else None
     made.ever_ready = shard.ever_ready or not shard.serves
     made.pid = shard.pids[0] if shard.pids else made.pid
+    if not shard.serves:
+        return made
     if shard.ever_ready and not shard.health.ok:
         made.sick, made.failing_since = True, now - shard.health.failing_for_s
     elif shard.ever_ready:

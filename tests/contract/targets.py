@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -23,6 +23,7 @@ from reconciler.simulate.engine import Behaviour
 from reconciler.simulate.fleet import NoAnswer, SimFleet
 from reconciler.simulate.leases import Refused
 from tests.support.desired import FLEET_ID, desired_of
+from tests.support.roots import move_root
 
 T = TypeVar("T")
 WITHIN_S = 15.0
@@ -69,6 +70,13 @@ class Passing(Protocol):
     def __call__(self, seconds: float) -> None: ...
 
 
+class Moving(Protocol):
+    """Its records are written to another folder from now on. Returns the former one, of which the
+    node is told or not."""
+
+    def __call__(self, *, told: bool) -> str: ...
+
+
 @dataclass
 class Target:
     """One node under test."""
@@ -77,6 +85,7 @@ class Target:
     client: NodeClient
     pass_time: Passing
     reboot: Callable[[], None]
+    move_root: Moving
     node: str
     address: str
     gpus: tuple[str, ...]
@@ -105,10 +114,17 @@ class Target:
         assert caught.value.reason, "a refusal without a word"
         return caught.value.code
 
-    def start(self, spec: dict[str, Any], owner: str = "a", **labels: Any) -> dict[str, Any]:
-        """A start with labels as the reconciler writes them."""
+    def start(
+        self,
+        spec: dict[str, Any],
+        owner: str = "a",
+        secrets: dict[str, str] | None = None,
+        **labels: Any,
+    ) -> dict[str, Any]:
+        """A start with labels as the reconciler writes them, and its secrets if it has any."""
         given = {"placement": "chat", "ordinal": 0, "replica": spec["replica"], **labels}
-        return self.act("start", owner, spec=spec, labels=given)
+        beside = {"secrets": secrets} if secrets is not None else {}
+        return self.act("start", owner, spec=spec, labels=given, **beside)
 
     def observe(self) -> NodeAnswer:
         """The node's answer as a value."""
@@ -177,11 +193,22 @@ class Target:
 def real_target(fleet: LoopbackFleet, pool: NodePool) -> Target:
     """The first node of a loopback fleet."""
     node = next(iter(fleet.nodes.values()))
+    client = RealNode(pool, desired_of(fleet), node.name)
+
+    def moved(*, told: bool) -> str:
+        move_root(fleet, node.name)
+        if told:
+            document = client.desired.nodes[node.name]
+            document = replace(document, previous_roots=(str(node.root),))
+            client.desired = replace(client.desired, nodes={node.name: document})
+        return str(node.root)
+
     return Target(
         kind="sshd",
-        client=RealNode(pool, desired_of(fleet), node.name),
+        client=client,
         pass_time=time.sleep,
         reboot=lambda: fleet.reboot(node.name),
+        move_root=moved,
         node=node.name,
         address=node.address,
         gpus=tuple(f"{node.name}-gpu-{i}" for i in range(8)),
@@ -193,11 +220,18 @@ def sim_target(desired: Desired) -> Target:
     """The first node of a fleet in memory."""
     fleet = SimFleet.of(desired, lambda spec: Behaviour(load_s=0.0, stop_s=0.1))
     node = next(iter(fleet.nodes.values()))
+
+    def moved(*, told: bool) -> str:
+        former = node.roots.root
+        node.move_root("/sim-2", [former] if told else [])
+        return former
+
     return Target(
         kind="memory",
         client=SimClient(fleet, node.name),
         pass_time=fleet.advance,
         reboot=node.reboot,
+        move_root=moved,
         node=node.name,
         address=node.address,
         gpus=tuple(gpu.uuid for gpu in node.gpus),

@@ -365,3 +365,118 @@ def test_a_held_node_says_so_in_a_check(led: Target) -> None:
     led.client.request("hold", set={"who": "ann", "reason": "new fans", "for_s": 60})
     assert "new fans" in " ".join(led.client.request("check", spec=led.spec())["findings"])
     led.client.request("hold", clear=True)
+
+
+# --- Another root of the records ------------------------------------------------------------------
+
+
+def test_what_lies_in_a_former_root_is_seen_acted_on_and_holds_what_it_holds(led: Target) -> None:
+    spec = led.spec(gpu=1, port=20000)
+    led.start(spec)
+    first = led.until(lambda: alive(led, spec), "the shard is alive")
+    assert first.former_root == ""
+    former = led.move_root(told=True)
+    shard = alive(led, spec)
+    assert shard is not None
+    assert (shard.former_root, shard.record, shard.pids) == (former, first.record, first.pids)
+    assert led.start(spec) == {"state": "already"}
+    assert led.refused("start", spec=led.spec(gpu=1, port=20010), labels={}) == "gpu-taken"
+    assert led.refused("start", spec=led.spec(gpu=2, port=20000), labels={}) == "port-taken"
+    assert led.act("adopt", launch=spec["launch"]) == {"state": "supervised"}
+    led.act("relabel", launch=spec["launch"], labels={"placement": "talk", "replica": "talk-0"})
+    seen = led.shard(spec["launch"])
+    assert seen is not None
+    assert seen.labels is not None
+    assert seen.labels.placement == "talk"
+    led.act("stop", launch=spec["launch"])
+    over = led.until(lambda: ended(led, spec), "the shard has ended")
+    assert (over.exit.kind, over.former_root) == (ExitKind.STOPPED, former)
+    assert led.start(spec) == {"state": "ended"}
+
+
+def test_what_is_started_after_a_move_lies_in_the_new_root(led: Target) -> None:
+    led.move_root(told=True)
+    spec = led.spec()
+    led.start(spec)
+    shard = led.until(lambda: alive(led, spec), "the shard is alive")
+    assert shard.former_root == ""
+    led.act("stop", launch=spec["launch"])
+    led.until(lambda: ended(led, spec), "the shard has ended")
+
+
+def test_the_lease_outlasts_a_move_of_the_root(led: Target) -> None:
+    led.lease("a", "update", epoch=led.epochs["a"], revision="e" * 40)
+    led.move_root(told=True)
+    lease = led.observe().lease
+    assert lease is not None
+    assert (lease.owner, lease.epoch, lease.revision) == ("a", led.epochs["a"], "e" * 40)
+    assert led.refused("lease", "b", action="acquire", ttl_s=60) == "lease-held"
+    led.lease("a", "release", epoch=led.epochs["a"])
+    assert led.lease("b")["epoch"] > led.epochs["a"]
+
+
+def test_a_hold_in_a_former_root_holds_until_it_is_cleared(led: Target) -> None:
+    led.client.request("hold", set={"who": "ann", "reason": "new fans", "for_s": 60})
+    led.move_root(told=True)
+    seen = led.observe().hold
+    assert seen is not None
+    assert (seen.who, seen.reason) == ("ann", "new fans")
+    assert led.refused("start", spec=led.spec(), labels={}) == "held"
+    led.client.request("hold", clear=True)
+    assert led.observe().hold is None
+    spec = led.spec()
+    assert led.start(spec) == {"state": "started"}
+    led.until(lambda: alive(led, spec), "the shard is alive")
+    led.act("stop", launch=spec["launch"])
+    led.until(lambda: ended(led, spec), "the shard has ended")
+
+
+def test_what_lives_in_a_root_that_nobody_names_shows_without_its_record(led: Target) -> None:
+    spec = led.spec(gpu=1)
+    led.start(spec)
+    first = led.until(lambda: alive(led, spec), "the shard is alive")
+    led.move_root(told=False)
+    assert led.observe().lease is None
+    led.lease("a")
+    shard = led.shard(spec["launch"])
+    assert shard is not None
+    assert (shard.record, shard.record_error, shard.labels) == (None, "absent", None)
+    assert (shard.alive, shard.supervised, shard.fresh) == (True, False, False)
+    assert set(shard.pids) >= set(first.pids)
+    assert led.refused("start", spec=spec, labels={}) == "conflict"
+    other = led.spec(gpu=2, port=20020)
+    assert led.refused("start", spec=other, labels={}) == "gpu-taken", "which it holds is not known"
+
+
+# --- Secrets --------------------------------------------------------------------------------------
+
+
+def test_a_start_brings_exactly_the_secrets_that_its_spec_names(led: Target) -> None:
+    spec = led.spec(secrets=["hf_token"])
+    for wrong in (None, {}, {"other": "v"}, {"hf_token": "v", "other": "v"}):
+        given = {} if wrong is None else {"secrets": wrong}
+        assert led.refused("start", spec=spec, labels={}, **given) == "bad-request"
+    assert led.shard(spec["launch"]) is None, "a refused start leaves no record"
+    assert led.start(spec, secrets={"hf_token": "v"}) == {"state": "started"}
+
+
+def test_a_spec_without_secrets_takes_none(led: Target) -> None:
+    refused = led.refused("start", spec=led.spec(), labels={}, secrets={"hf_token": "v"})
+    assert refused == "bad-request"
+
+
+def test_secrets_are_no_part_of_what_a_launch_is(led: Target) -> None:
+    spec = led.spec(secrets=["hf_token"])
+    led.start(spec, secrets={"hf_token": "v"})
+    shard = led.until(lambda: alive(led, spec), "the shard is alive")
+    assert "hf_token" not in str(shard.record)
+    assert led.start(spec, secrets={"hf_token": "another"}) == {"state": "already"}
+    assert led.start(spec) == {"state": "already"}
+    led.act("stop", launch=spec["launch"])
+    led.until(lambda: ended(led, spec), "the shard has ended")
+    assert led.start(spec) == {"state": "ended"}
+
+
+def test_a_check_asks_for_no_secrets(led: Target) -> None:
+    spec = led.spec(secrets=["hf_token"])
+    assert led.client.request("check", spec=spec)["findings"] == []

@@ -7,17 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.world import World, until
-
-
-def move_root(world: World, name: str) -> Path:
-    """Gives a node another root, as an edit of `root` does; its new root."""
-    node = world.nodes[name]
-    config, new = node.folder / "sshd_config", node.folder / "root-2"
-    text = config.read_text()
-    assert f"RECONCILE_ROOT={node.root}" in text
-    config.write_text(text.replace(f"RECONCILE_ROOT={node.root}", f"RECONCILE_ROOT={new}"))
-    world.nodes.restart(name)
-    return new
+from tests.support.roots import move_root
 
 
 def records(root: Path) -> dict[str, Any]:
@@ -38,7 +28,7 @@ def test_with_its_former_root_named_nothing_restarts_and_an_edit_replaces_it(wor
     former = world.nodes[name].root
     (moved,) = records(former)
 
-    new = move_root(world, name)
+    new = move_root(world.nodes, name)
     world.node_documents(**{name: {"previous_roots": [str(former)]}})
     world.commit("another disk for the records")
     assert world.plan()["changes"] == []
@@ -70,7 +60,7 @@ def test_a_former_root_that_is_not_named_shows_as_unknown_and_is_left_alone(worl
     world.commit()
     world.converge()
     before = world.ready()
-    move_root(world, name)
+    move_root(world.nodes, name)
     ran = world.reconcile()
     assert ran.code in (3, 4), ran
     assert world.ready() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -15,6 +16,7 @@ from reconciler.core.observed import (
     Lease,
     Network,
     NodeHold,
+    NodeLook,
     Observed,
     Resources,
 )
@@ -22,6 +24,7 @@ from reconciler.simulate.engine import Behaviour
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.forecast import Assumptions, Forecast, Outcome, forecast
 from reconciler.simulate.history import Event, What
+from reconciler.simulate.reconciler import SimReconciler
 from reconciler.simulate.seen import fleet_as_seen
 from tests.core.build_world import FLEET_ID, World, gpus_part
 
@@ -72,6 +75,37 @@ def test_from_empty_nodes_it_takes_as_long_as_the_model_loads() -> None:
 def test_a_fleet_that_runs_as_wanted_has_nothing_to_do() -> None:
     made = play(chat())
     assert (made.outcome, made.events, made.took_s, made.passes) == (Outcome.CONVERGED, (), 0.0, 1)
+
+
+def test_what_serves_nothing_is_ready_when_it_is_alive() -> None:
+    world = chat(2, running=False).edit(
+        "llama", engine="command", command=("/opt/work",), serves="none"
+    )
+    made = play(world)
+    assert made.outcome is Outcome.CONVERGED
+    ready = told(made, What.READY)
+    assert [e.at_s for e in ready] == [e.at_s for e in told(made, What.START)]
+    assert {e.replica for e in ready} == {"chat-0", "chat-1"}
+
+
+def test_what_serves_nothing_and_runs_as_wanted_has_nothing_to_do() -> None:
+    world = World().with_nodes("gpu-a", gpus=2).model("llama", facts=model())
+    world = world.profile("llama", engine="command", command=("/opt/work",), serves="none")
+    world = world.placement("chat", "llama", replicas=2)
+    begun = SimFleet.of(world.desired, lambda spec: Behaviour(load_s=0.0))
+    numbers = itertools.count()
+    first = SimReconciler(begun, "one", lambda: f"s{next(numbers)}")
+    for _ in first.run(world.desired):
+        pass
+    begun.advance(5.0)
+    seen = Observed(
+        "one", {"gpu-a": NodeLook("gpu-a", answer=begun.nodes["gpu-a"].answer(FLEET_ID))}
+    )
+    fleet = fleet_as_seen(world.desired, seen, lambda spec: Behaviour(load_s=0.0))
+    shards = fleet.nodes["gpu-a"].launches.values()
+    assert [(s.serves, s.sick, s.failing_since) for s in shards] == [(False, False, None)] * 2
+    made = forecast(world.desired, seen, Assumptions())
+    assert (made.outcome, made.events) == (Outcome.CONVERGED, ())
 
 
 def test_what_is_loading_is_ready_when_its_load_is_over_and_not_after_a_whole_one() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reconciler.core.changes import StartStep
+from reconciler.core.changes import StartStep, Symbol
 from reconciler.core.observed import NodeHold
 from reconciler.simulate.reconciler import Pass, Passing
 from tests.core.build_world import World
@@ -333,3 +333,46 @@ def test_a_node_that_a_person_holds_does_not_keep_the_rest_from_a_new_profile() 
     play.fleet.nodes[held].hold = None
     play.rest()
     assert new_ones(play) == {"chat-0", "chat-1", "chat-2"}
+
+
+def test_a_move_of_the_root_restarts_nothing_and_an_edit_replaces_what_lies_in_the_former() -> None:
+    play = Play(chat(2))
+    play.rest()
+    before = play.running()
+    for node in play.fleet.nodes.values():
+        node.move_root("/new", ["/sim"])
+    assert play.one_pass().plan.steps == ()
+    play.edit(args=("--load-time", "30"))
+    play.rest()
+    assert play.running().isdisjoint(before)
+    lies = {s.root for n in play.fleet.nodes.values() for s in n.launches.values() if s.alive}
+    assert lies == {"/new"}
+
+
+def test_what_lives_in_a_root_that_nobody_names_is_left_alone() -> None:
+    play = Play(chat(2))
+    play.rest()
+    before = play.running()
+    for node in play.fleet.nodes.values():
+        node.move_root("/new")
+    for _ in range(10):
+        made = play.one_pass()
+        play.pass_time(5)
+        assert before <= play.running()
+    assert {c.symbol for c in made.plan.changes} == {Symbol.UNKNOWN}
+
+
+def test_without_its_secret_nothing_stops_that_it_should_replace_and_the_rest_runs_on() -> None:
+    play = Play(chat(2, gpus=1))
+    play.rest()
+    before = play.running()
+    play.edit(secrets={"HF_TOKEN": "reconciler:hf_token"})
+    play.reconciler.lacks = {"hf_token"}
+    for _ in range(10):
+        made = play.one_pass()
+        play.pass_time(5)
+    assert play.running() == before
+    assert "no secret hf_token" in " ".join(h.message for h in made.plan.holds)
+    play.reconciler.lacks = ()
+    play.rest()
+    assert play.running().isdisjoint(before)
