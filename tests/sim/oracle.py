@@ -85,7 +85,8 @@ def no_block_lies_in_two_link_groups_beside_a_whole_one(
     observed: Observed, diff: Diff, plan: Plan
 ) -> Iterator[str]:
     """A rank's GPUs lie in two NVLink groups only where none of its node has as many free, and a
-    replica that keeps its GPUs may keep them however they lie."""
+    replica that keeps its GPUs may keep them however they lie. Those of a launch that is ending
+    stay its own until all its ranks have ended, and its successor's then."""
     had = {
         (r.replica, p.node): set(p.gpus)
         for r in diff.replicas
@@ -94,6 +95,14 @@ def no_block_lies_in_two_link_groups_beside_a_whole_one(
     }
     shards = [s for step in plan.steps if isinstance(step, StartStep) for s in step.shards]
     given = {g for s in shards for p in s.spec["places"] for g in p["gpus"]}
+    given |= {
+        g
+        for r in diff.replicas
+        for j in r.launches
+        if j.verdict is Verdict.STOPPING
+        for p in j.view.places
+        for g in p.gpus
+    }
     for shard in shards:
         (mine,) = (set(p["gpus"]) for p in shard.spec["places"] if p["node"] == shard.node)
         answer = observed.answer(shard.node)
