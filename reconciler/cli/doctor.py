@@ -44,17 +44,18 @@ def doctor(
     """
     with Session.of(ctx, repo, ref) as session:
         desired = session.inventory(worktree=True)
+        pool = session.pool
+        asked_s = time.time()
         observed = session.look(desired)
         signed = signing.look(session, wanted=desired.fleet.history == "signed")
-        now_s = time.time()
-        fits = fit.ask(session.pool, desired, observed, session.secret_store(secrets))
+        fits = fit.ask(pool, desired, observed, session.secret_store(secrets))
     nodes: dict[str, dict[str, object]] = {}
     found: dict[str, Sequence[str]] = {}
     notes: dict[str, Sequence[str]] = {}
     for name, node in sorted(desired.nodes.items()):
         look = observed.nodes.get(name)
-        nodes[name] = nodefacts.facts(desired.fleet, node, look, now_s)
-        found[name] = tuple(nodefacts.findings(desired.fleet, node, look, now_s))
+        nodes[name] = nodefacts.facts(desired.fleet, node, look, asked_s)
+        found[name] = tuple(nodefacts.findings(desired.fleet, node, look, asked_s))
         notes[name] = tuple(nodefacts.notes(desired.fleet, node, look))
     if output == "json":
         show_json(

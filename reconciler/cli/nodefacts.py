@@ -5,6 +5,7 @@ A finding says what to do; a note is worth knowing and nothing to mend.
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ CLOCK_S = 30.0
 RDMA = ("ib", "roce")
 
 
-def facts(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> dict[str, object]:
-    """For JSON; `row` makes a line of them."""
+def facts(fleet: Fleet, node: Node, look: NodeLook | None, asked_s: float) -> dict[str, object]:
+    """For JSON; `row` makes a line of them. `asked_s`: this machine's clock as the look began."""
     answer = look.answer if look else None
     told: dict[str, object] = {"mode": node.mode or fleet.mode, "state": node.state.value}
     if look is None or answer is None:
@@ -44,7 +45,8 @@ def facts(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> dict
         "ram_free_mib": answer.resources.ram_free_mib,
         "shm_free_mib": answer.resources.shm_free_mib,
         "disk_free_mib": answer.resources.disk_free_mib,
-        "clock_offset_s": _clock_offset_s(answer, now_s),
+        "clock_offset_s": _clock_offset_s(look, answer, asked_s),
+        "clock_error_s": _clock_error_s(look),
     }
 
 
@@ -68,7 +70,6 @@ def row(name: str, told: dict[str, object]) -> list[str]:
         return [name, str(told["reachable"]), *["-"] * (len(HEADS) - 2)]
     sudo = f" (sudo {told['sudo']})" if told["sudo"] else ""
     free = (told["ram_free_mib"], told["shm_free_mib"], told["disk_free_mib"])
-    offset = told["clock_offset_s"]
     return [
         name,
         str(told["reachable"]),
@@ -79,7 +80,7 @@ def row(name: str, told: dict[str, object]) -> list[str]:
         str(told["driver"] or "-"),
         f"{told['memlock'] or '?'}, {told['nofile'] or '?'}",
         ", ".join(map(_gib, free)),
-        f"{offset:+.1f} s" if isinstance(offset, float) else "?",
+        _clock(told["clock_offset_s"], told["clock_error_s"]),
     ]
 
 
@@ -87,9 +88,22 @@ def _gib(mib: object) -> str:
     return f"{mib / 1024:.0f} GiB" if isinstance(mib, int) else "?"
 
 
-def _clock_offset_s(answer: NodeAnswer, now_s: float) -> float | None:
-    """Off by as long as the look took."""
-    return round(answer.clock_s - now_s, 1) if answer.clock_s else None
+def _clock(offset: object, error: object) -> str:
+    """Only what is more than the measurement's own error is told as an offset."""
+    if not isinstance(offset, float) or not isinstance(error, float):
+        return "?"
+    return f"{offset:+.1f} s" if abs(offset) > error else f"±{error:.1f} s"
+
+
+def _clock_offset_s(look: NodeLook, answer: NodeAnswer, asked_s: float) -> float | None:
+    """Against the middle of the look: the node read its clock somewhere between its two ends."""
+    middle_s = asked_s + look.look_ms / 2000
+    return round(answer.clock_s - middle_s, 1) if answer.clock_s else None
+
+
+def _clock_error_s(look: NodeLook) -> float:
+    """Half of what the look took, its connection included; rounded up, as the offset is rounded."""
+    return math.ceil(look.look_ms / 200 + 0.5) / 10
 
 
 def _gpus(node: Node, answer: NodeAnswer) -> int:
@@ -123,8 +137,8 @@ def notes(fleet: Fleet, node: Node, look: NodeLook | None) -> Iterator[str]:
         yield f"launches of another fleet live here and are never touched: {names}"
 
 
-def findings(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> Iterator[str]:
-    """What is wrong with one node, each with what to do."""
+def findings(fleet: Fleet, node: Node, look: NodeLook | None, asked_s: float) -> Iterator[str]:
+    """What is wrong with one node, each with what to do. `asked_s`: as for `facts`."""
     if look is None:
         return
     answer = look.answer
@@ -141,7 +155,10 @@ def findings(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> I
     for part, error in parts:
         if error:
             yield f"{part}: {error}"
-    yield from _system_findings(fleet, node, answer, now_s)
+    yield from _system_findings(fleet, node, answer)
+    offset = _clock_offset_s(look, answer, asked_s)
+    if offset is not None and abs(offset) - _clock_error_s(look) >= CLOCK_S:
+        yield f"its clock is {offset:+.0f} s off this machine's; is time synchronised on both?"
     yield from _network_findings(node, answer)
     if answer.hold is not None:
         launch = answer.hold.launch
@@ -160,7 +177,7 @@ def findings(fleet: Fleet, node: Node, look: NodeLook | None, now_s: float) -> I
             yield f"launch {shard.launch}: lives without a supervisor; the next pass adopts it"
 
 
-def _system_findings(fleet: Fleet, node: Node, answer: NodeAnswer, now_s: float) -> Iterator[str]:
+def _system_findings(fleet: Fleet, node: Node, answer: NodeAnswer) -> Iterator[str]:
     mode = node.mode or fleet.mode
     if mode == "system" and answer.no_system:
         yield f"{answer.no_system}: nothing can be started here"
@@ -181,9 +198,6 @@ def _system_findings(fleet: Fleet, node: Node, answer: NodeAnswer, now_s: float)
     disk = answer.resources.disk_free_mib
     if disk is not None and disk < LEAST_DISK_MIB:
         yield f"{disk} MiB are free under {answer.root}; without room nothing is started: free some"
-    offset = _clock_offset_s(answer, now_s)
-    if offset is not None and abs(offset) >= CLOCK_S:
-        yield f"its clock is {offset:+.0f} s off this machine's; is time synchronised on both?"
 
 
 def _gpu_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:

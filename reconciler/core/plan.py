@@ -292,6 +292,7 @@ def _that_holds(verdict: GuardVerdict, draft: Draft) -> GuardVerdict:
 def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) -> Summary:
     by = Counter(symbol for symbol, _ in {(c.symbol, c.address) for c in changes})
     touched = {c.address for c in changes} | {h.subject.removeprefix("replica ") for h in holds}
+    changed = {f"replica {c.address}" for c in changes}
     calm = sum(r.wanted and r.replica not in touched for r in counts.odd)
     return Summary(
         start=by[Symbol.START],
@@ -299,6 +300,6 @@ def _summary(changes: Sequence[Change], holds: Sequence[Hold], counts: Tally) ->
         replace=by[Symbol.STOP_FIRST] + by[Symbol.START_FIRST],
         relabel=by[Symbol.RELABEL],
         unknown=by[Symbol.UNKNOWN],
-        held=sum(not h.subject.startswith("guard ") for h in holds),
+        held=sum(not h.subject.startswith("guard ") and h.subject not in changed for h in holds),
         unchanged=counts.matching + calm,
     )

@@ -14,6 +14,7 @@ from reconciler.core.parts import Parts, launches_of, load_minutes, todays
 from reconciler.core.rollout import Wait
 from reconciler.core.starts import Going, rejected
 from reconciler.core.verdict import JudgedReplica, Verdict
+from reconciler.core.words import plural
 
 CRASH_LOOP = 3
 """Failures in a row from which on a back-off is called a crash loop."""
@@ -88,9 +89,11 @@ def _clear(parts: Parts, replica: JudgedReplica, own: Going, seats: Sequence[Sea
 def back_off(replica: JudgedReplica) -> Wait:
     """How long it waits for its next start, after how many that failed."""
     failures = replica.backoff.failures
-    starts = "1 failed start" if failures == 1 else f"{failures} failed starts"
+    # One that was ready and crashed counts, too; no start of it failed.
+    served = any(launch.failed and launch.view.ever_ready for launch in replica.launches)
+    starts = plural(failures, "failure" if served else "failed start")
     return Reason.CRASH_LOOP if failures >= CRASH_LOOP else Reason.BACKOFF, (
-        f"{starts}; the next one in {replica.backoff.remaining_s:.0f} s"
+        f"{starts}; the next start in {replica.backoff.remaining_s:.0f} s"
         f" (`reconcile retry {replica.placement}` starts it at once)"
     )
 

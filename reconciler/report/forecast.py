@@ -6,6 +6,7 @@ rollout; the JSON has all of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -145,7 +146,12 @@ def _capacity(one: Capacity) -> str:
 def _held(held: Held) -> str:
     until = "to the end" if held.until_s is None else f"until {clock(held.until_s)}"
     when = f"from {clock(held.since_s)} {until}" if held.since_s else until
-    return f"{held.subject}: {held.reason.value} {when}: {held.message}"
+    # "until" has said it, and by the same clock as all else here.
+    why = held.message if held.until_s is None else _TIME_LEFT.sub("", held.message)
+    return f"{held.subject}: {held.reason.value} {when}: {why}"
+
+
+_TIME_LEFT = re.compile(r" for another \d+ min\b")
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -68,16 +68,14 @@ def revisions_words(revisions: Revisions) -> str:
             return f"{head}: in force and applied"
         if not revisions.applied:
             return f"{head}: in force"
-    said = f"head {head}, in force {_same(revisions.in_force, revisions.head)}"
-    if not revisions.applied:
-        return said
-    return f"{said}, applied {_same(revisions.applied, revisions.head)}"
-
-
-def _same(commit: str, head: str) -> str:
-    if not commit:
-        return "none yet"
-    return "the same" if commit == head else commit[:SHORT_COMMIT]
+    if revisions.head and revisions.applied == revisions.head:
+        # Seen by a look that writes nothing down: the next pass that acts puts it in force.
+        force = revisions.in_force[:SHORT_COMMIT]
+        then = f"{force} is in force until the next pass" if force else "not in force yet"
+        return f"{head}: applied, {then}"
+    force = revisions.in_force[:SHORT_COMMIT] or "none yet"
+    said = f"head {head}, in force {force}"
+    return f"{said}, applied {revisions.applied[:SHORT_COMMIT]}" if revisions.applied else said
 
 
 def result_text(report: PassReport, took_s: float, *, converged: bool = False) -> str:
@@ -98,12 +96,12 @@ def _result(report: PassReport, took_s: float, converged: bool) -> str:
     done = sum(step.result == "done" for step in report.steps)
     total = len(report.steps)
     if converged:
-        return f"everything is ready after {took_s:.0f} s ({plural(done, 'step')})"
+        said = f" ({_steps(done, total)})" if total else ""
+        return f"everything is ready after {took_s:.0f} s{said}"
     if report.unsettled:
-        return f"{report.unsettled} ({done} of {plural(total, 'step')} done)"
-    steps = (
-        f"{done} of {plural(total, 'step')} done in {took_s:.1f} s" if total else "nothing was done"
-    )
+        said = f"{_steps(done, total)} done" if total else "nothing was done"
+        return f"{report.unsettled} ({said})"
+    steps = f"{_steps(done, total)} done in {took_s:.1f} s" if total else "nothing was done"
     led = f"{lead_words(report.lease_held_by)}: " if report.lease_held_by else ""
     return led + "; ".join([steps, *_waiting(report.plan.changes if report.plan else ())])
 
@@ -126,6 +124,13 @@ def _waiting(changes: Iterable[Change]) -> Iterator[str]:
 
 def _named(reasons: Iterable[Reason | None]) -> str:
     return ", ".join(sorted({reason.value for reason in reasons if reason}))
+
+
+def _steps(done: int, total: int) -> str:
+    """Counted by node: a change of the plan has one or two for each of its nodes."""
+    if done == total:
+        return f"{plural(total, 'step')} on nodes"
+    return f"{done} of {plural(total, 'step')} on nodes"
 
 
 _OUTCOMES = {0: "done", 3: "partial", 4: "blocked", 5: "stale plan"}

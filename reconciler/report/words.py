@@ -48,7 +48,10 @@ def duration(seconds: float) -> str:
 
 def short_revision(revision: Revision) -> str:
     """`main@sha1:8f2c1e0a4b` with what it lacks said."""
-    name = f"{revision.ref or 'HEAD'}@sha1:{revision.commit[:SHORT_COMMIT] or 'none'}"
+    if not revision.commit:
+        return "the working tree (nothing is committed yet)"
+    ref = f"{revision.ref}@" if revision.ref else ""
+    name = f"{ref}sha1:{revision.commit[:SHORT_COMMIT]}"
     return f"{name} with uncommitted changes" if revision.dirty else name
 
 

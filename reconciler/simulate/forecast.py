@@ -8,7 +8,7 @@ is reached. What it takes for granted is in `Assumptions`; what it cannot know i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -23,7 +23,7 @@ from reconciler.core.verdict import JudgedReplica, Verdict
 from reconciler.core.words import one_or
 from reconciler.simulate.engine import NEVER, Behaviour, of_sim_engine
 from reconciler.simulate.fleet import SimFleet
-from reconciler.simulate.history import Capacity, Event, Held, History
+from reconciler.simulate.history import Capacity, Event, Held, History, What
 from reconciler.simulate.reconciler import Pass, SimReconciler
 from reconciler.simulate.seen import fleet_as_seen, kept
 
@@ -124,9 +124,19 @@ def forecast(desired: Desired, observed: Observed, given: Assumptions) -> Foreca
         events=history.told(),
         capacity=history.capacity(),
         held=history.held(),
-        notes=(*_unknowns(desired, observed, fleet), *engines.notes()),
+        notes=(
+            *_unknowns(desired, observed, fleet),
+            *engines.notes(_loading(desired, history.told())),
+        ),
         passes=passes,
     )
+
+
+def _loading(desired: Desired, events: Iterable[Event]) -> set[str]:
+    """Models of which a replica starts or gets ready."""
+    named = {e.placement for e in events if e.what in (What.START, What.READY, What.FAILED)}
+    placements = (p for p in desired.placements.values() if p.name in named)
+    return {desired.resolved(placement).model.name for placement in placements}
 
 
 def _one_pass(
@@ -230,11 +240,12 @@ class Engines:
             self.assumed.add(name)
         return min(self.given.load_s, float(spec["start_timeout_s"]) / 2)
 
-    def notes(self) -> list[str]:
-        """What was assumed."""
-        if not self.assumed:
+    def notes(self, loading: set[str]) -> list[str]:
+        """What was assumed of the models that are loaded on the way; of others it does not tell."""
+        assumed = sorted(self.assumed & loading)
+        if not assumed:
             return []
-        names = ", ".join(sorted(self.assumed)[:NOTES])
+        names = ", ".join(assumed[:NOTES])
         return [
             f"load time assumed ({self.given.load_s:.0f} s at most): {names};"
             " write `facts.load_minutes` into the Model"

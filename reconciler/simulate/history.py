@@ -98,6 +98,7 @@ class History:
     _was: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
     """(node, launch) → whether it was alive, and ready."""
     _holds_of_last: set[tuple[str, Reason]] = field(default_factory=set)
+    _told_first: dict[tuple[str, Reason], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.began = self.fleet.clock.now
@@ -190,8 +191,12 @@ class History:
         for hold in made.plan.holds:
             now[hold.subject, hold.reason] = hold.message, hold.placement
         for key in self._holds_of_last - now.keys():
-            self._held[key] = replace(self._held[key], until_s=self.now_s)
+            # As it was told first: what counts down would say at its end that little is left.
+            first = self._told_first[key]
+            self._held[key] = replace(self._held[key], until_s=self.now_s, message=first)
         for key, (message, placement) in now.items():
+            if key not in self._holds_of_last:
+                self._told_first[key] = message
             since = self._held[key].since_s if key in self._held else self.now_s
             self._held[key] = Held(key[0], key[1], message, placement, since)
         self._holds_of_last = set(now)

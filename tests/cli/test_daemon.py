@@ -298,7 +298,7 @@ def test_a_wait_tells_of_the_steps_of_all_its_passes() -> None:
     )
     assert (first[-1].steps, len(last.steps)) == ((), len(first[0].steps))
     assert "everything is ready" in result_text(last, 8.0, converged=True)
-    assert f"({len(last.steps)} steps)" in result_text(last, 8.0, converged=True)
+    assert f"({len(last.steps)} steps on nodes)" in result_text(last, 8.0, converged=True)
 
 
 # --- Events and the page ----------------------------------------------------------------------

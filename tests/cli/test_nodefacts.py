@@ -100,7 +100,24 @@ def test_a_line_has_a_cell_for_every_head_whatever_is_known() -> None:
     cells = nodefacts.row("gpu-a", nodefacts.facts(FLEET, sudo, NodeLook("gpu-a", FINE), NOW_S))
     assert "root (sudo root)" in cells
     assert "Debian GNU/Linux 12 (bookworm), Python 3.11.2" in cells
-    assert "+0.2 s" in cells
+    assert "+0.2 s" in cells, "a look that took no time has no error but that of rounding"
+    assert "±0.5 s" in nodefacts.row("gpu-a", told_at(look_ms=900.0, off_s=0.4))
+    assert "+2.0 s" in nodefacts.row("gpu-a", told_at(look_ms=900.0, off_s=2.0))
+
+
+def told_at(look_ms: float, off_s: float) -> dict[str, object]:
+    """Of a node whose clock is ahead, read in the middle of the look."""
+    answer = with_(clock_s=NOW_S + look_ms / 2000 + off_s)
+    return nodefacts.facts(FLEET, NODE, NodeLook("gpu-a", answer, look_ms=look_ms), NOW_S)
+
+
+def test_one_machine_has_one_clock_however_long_a_look_took() -> None:
+    for look_ms in (0.0, 40.0, 400.0, 1200.0):
+        for read in (0.0, 0.5, 1.0):
+            answer = with_(clock_s=NOW_S + read * look_ms / 1000)
+            look = NodeLook("gpu-a", answer, look_ms=look_ms)
+            cell = nodefacts.row("gpu-a", nodefacts.facts(FLEET, NODE, look, NOW_S))[-1]
+            assert cell.startswith("±"), (look_ms, read)
 
 
 def test_a_former_root_is_told_with_what_lives_there_or_that_it_can_go() -> None:

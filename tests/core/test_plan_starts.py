@@ -89,9 +89,21 @@ def test_a_replica_in_back_off_waits_and_keeps_its_place() -> None:
     world = world.change_launch("chat-0-s1", exit=_just_now(world))
     made = planned(world)
     assert waits(made) == {"chat-0": Reason.BACKOFF}
-    assert "next one in" in change(world, "chat-0").waits
+    assert "1 failed start; the next start in" in change(world, "chat-0").waits
+    served = planned(world.change_launch("chat-0-s1", ever_ready=True))
+    assert "1 failure; the next start in" in served.changes[0].waits, "its start did not fail"
     greedy = planned(world.placement("other", "llama", replicas=4))
     assert "GPU-gpu-a-0" not in {g for r in started(greedy) for t in gpus(greedy, r) for g in t}
+
+
+def test_a_replica_whose_crashes_hold_its_start_is_counted_once() -> None:
+    world = empty(1)
+    for n in (1, 2, 3):
+        world = world.launch("chat-0", on="gpu-a", state="crashed", gpus=("GPU-gpu-a-0",))
+        world = world.change_launch(f"chat-0-s{n}", exit=_just_now(world), ever_ready=True)
+    made = planned(world)
+    assert hold(made, "replica chat-0").reason is Reason.CRASH_LOOP
+    assert (made.summary.start, made.summary.held) == (1, 0)
 
 
 def _just_now(world: World) -> object:

@@ -10,11 +10,11 @@ from reconciler.core.changes import Change, GuardVerdict, Hold, Plan, Reason, Se
 from reconciler.core.model import Revision
 from reconciler.core.observed import ApprovedChange
 from reconciler.core.verdict import FieldChange
-from reconciler.report.passreport import Revisions
+from reconciler.report.passreport import PassReport, Revisions, StepOutcome
 from reconciler.report.plan_markdown import plan_markdown
 from reconciler.report.plan_text import approval_text, plan_text
-from reconciler.report.status_text import revisions_words
-from reconciler.report.words import duration, lead_words, share_words, why_words
+from reconciler.report.status_text import result_text, revisions_words
+from reconciler.report.words import duration, lead_words, share_words, short_revision, why_words
 
 SENTENCE = "model m in pool p: 2 of 4 replicas would be removed"
 
@@ -52,6 +52,34 @@ def test_what_was_applied_is_left_out_where_nobody_knows() -> None:
 def test_one_commit_that_is_all_three_is_told_once() -> None:
     same = Revisions("a" * 40, "a" * 40, "a" * 40, "main")
     assert revisions_words(same) == "main@aaaaaaaaaa: in force and applied"
+
+
+def test_a_look_that_writes_nothing_down_tells_what_runs_and_that_it_is_not_in_force() -> None:
+    first = Revisions("a" * 40, "", "a" * 40, "main")
+    assert revisions_words(first) == "main@aaaaaaaaaa: applied, not in force yet"
+    later = revisions_words(Revisions("a" * 40, "b" * 40, "a" * 40, "main"))
+    assert later == "main@aaaaaaaaaa: applied, bbbbbbbbbb is in force until the next pass"
+
+
+def test_a_repository_without_a_commit_is_no_revision_called_none() -> None:
+    assert short_revision(Revision("", dirty=True)) == (
+        "the working tree (nothing is committed yet)"
+    )
+    assert short_revision(Revision("a" * 40)) == "sha1:aaaaaaaaaa", "no ref is not HEAD"
+    assert short_revision(Revision("a" * 40, "main")) == "main@sha1:aaaaaaaaaa"
+
+
+def test_steps_are_told_as_counted_by_node_and_none_is_no_share() -> None:
+    def said(*results: str, unsettled: str = "") -> str:
+        steps = tuple(StepOutcome("start", "a-0-x", "n", result) for result in results)
+        report = PassReport("me", "", Revisions(), steps=steps, unsettled=unsettled)
+        return result_text(report, 1.0).splitlines()[-1]
+
+    assert said("done", "done") == "done: 2 steps on nodes done in 1.0 s"
+    assert said("done", "lost") == "done: 1 of 2 steps on nodes done in 1.0 s"
+    assert said(unsettled="not ready after 1 s: a-0") == (
+        "done: not ready after 1 s: a-0 (nothing was done)"
+    )
 
 
 def test_a_guards_sentence_stands_once_in_a_plan() -> None:

@@ -20,6 +20,7 @@ from reconciler.core.observed import (
     Observed,
     Resources,
 )
+from reconciler.report.forecast import forecast_text
 from reconciler.simulate.engine import Behaviour
 from reconciler.simulate.fleet import SimFleet
 from reconciler.simulate.forecast import Assumptions, Forecast, Outcome, forecast
@@ -245,6 +246,11 @@ def test_a_node_held_by_hand_is_waited_for() -> None:
     assert told(made, What.START)[0].at_s == pytest.approx(600, abs=world.fleet.interval_s)
     held = {(h.subject, h.reason): h.until_s for h in made.held}
     assert held["node gpu-a", Reason.NODE_HELD] == told(made, What.START)[0].at_s
+    (by_hand,) = (h for h in made.held if h.reason is Reason.NODE_HELD)
+    assert "for another 10 min" in by_hand.message, "as it was told when it began to wait"
+    (line,) = (s for s in forecast_text(made).splitlines() if "NodeHeld" in s)
+    assert "until 0:" in line
+    assert "another" not in line, "one end of a wait, by one clock"
 
 
 def test_what_swings_for_ever_ends_at_the_limit() -> None:
@@ -373,6 +379,16 @@ def test_an_assumed_load_time_is_named() -> None:
     made = play(chat(1, running=False).model("llama", facts=ModelFacts()), load_s=200.0)
     assert made.took_s == 200
     assert any("load time assumed" in note and "llama" in note for note in made.notes)
+
+
+def test_the_load_time_of_what_starts_nothing_is_not_told() -> None:
+    world = chat(1).model("web", facts=ModelFacts()).profile("web", model="web", engine="vllm")
+    world = world.placement("web", "web", replicas=1).launch("web-0", on="gpu-a")
+    more = world.edit_placement("chat", replicas=2)
+    assert not any("load time assumed" in note for note in play(more).notes)
+    assert any(
+        "load time assumed" in n for n in play(world.edit_placement("web", replicas=2)).notes
+    )
 
 
 # --- GPUs, ports, memory --------------------------------------------------------------------------
