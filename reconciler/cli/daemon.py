@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from reconciler.cli.endpoints import endpoints_options, publisher
-from reconciler.cli.options import repo_options, seconds, secrets_option
+from reconciler.cli.options import at_most_a_day, repo_options, secrets_option
 from reconciler.cli.session import Session, utc_now
 from reconciler.cli.stopping import Interrupted, Stop, handled
 from reconciler.errors import Exit, SettingsError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @repo_options
 @click.option(
     "--interval",
-    callback=seconds,
+    callback=at_most_a_day,
     metavar="DURATION",
     help="Between passes; default: `interval_s` of fleet.yaml. A new commit is taken at once.",
 )

@@ -10,7 +10,7 @@ import click
 
 from reconciler.cli.leasing import actor
 from reconciler.cli.logs import replica_of
-from reconciler.cli.options import repo_options, seconds
+from reconciler.cli.options import at_least_a_second, repo_options
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
 from reconciler.report.words import duration
@@ -24,7 +24,11 @@ A_DAY_S = 86_400.0
 @click.command()
 @click.argument("node")
 @click.option(
-    "--for", "for_s", callback=seconds, metavar="DURATION", help="Until it ends by itself: 2h, 1d."
+    "--for",
+    "for_s",
+    callback=at_least_a_second,
+    metavar="DURATION",
+    help="Until it ends by itself: 2h, 1d.",
 )
 @click.option("--reason", metavar="TEXT", help="Why; everyone sees it.")
 @click.option("--launch", metavar="LAUNCH", default="", help="Hold this launch only.")

@@ -15,6 +15,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+")
 
 
+MOST_S = 366 * 86400
+"""Of any duration: what is longer is a slip of the hand, and no calendar has its end."""
+
+
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """`90s`, `2h`, `1h30m`; a bare number is seconds. For `callback=`."""
     if value is None:
@@ -22,9 +26,35 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     if not _DURATION.fullmatch(value):
         raise click.BadParameter(f"{value!r} is no duration; write 90s, 15m, 2h or 1d", ctx, param)
     if value.isdigit():
-        return float(value)
-    parts = re.findall(r"(\d+)([smhd])", value)
-    return float(sum(int(number) * _UNITS[unit] for number, unit in parts))
+        parts = [(value, "s")]
+    else:
+        parts = re.findall(r"(\d+)([smhd])", value)
+    # Ten digits are three hundred years in seconds; Python refuses to read thousands of them.
+    if any(len(number) > 10 for number, _ in parts):
+        found = float(MOST_S + 1)
+    else:
+        found = float(sum(int(number) * _UNITS[unit] for number, unit in parts))
+    if found > MOST_S:
+        raise click.BadParameter(f"{value!r} is longer than 366d", ctx, param)
+    return found
+
+
+def at_least_a_second(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> float | None:
+    """As `seconds`, where none at all would mean never, or without a pause."""
+    found = seconds(ctx, param, value)
+    if found is not None and found < 1:
+        raise click.BadParameter(f"{value!r} is too short; write 1s or more", ctx, param)
+    return found
+
+
+def at_most_a_day(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """As `at_least_a_second`, within what `interval_s` of fleet.yaml may be."""
+    found = at_least_a_second(ctx, param, value)
+    if found is not None and found > _UNITS["d"]:
+        raise click.BadParameter(f"{value!r} is too long; write 1d or less", ctx, param)
+    return found
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

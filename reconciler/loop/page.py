@@ -22,6 +22,9 @@ READ_TIMEOUT_S = 10.0
 """A client that says nothing is dropped."""
 
 
+MAX_PORT = 65535
+
+
 def parse_listen(text: str) -> tuple[str, int]:
     """(address, port) of `127.0.0.1:9180` or `[::1]:9180`. SettingsError for anything else."""
     host, _, port = text.rpartition(":")
@@ -39,6 +42,10 @@ def parse_listen(text: str) -> tuple[str, int]:
             "--listen",
             f"{host} is not a loopback address, and the page asks nobody for a password",
             "listen on 127.0.0.1 and put a proxy in front",
+        )
+    if not 0 <= number <= MAX_PORT:
+        raise SettingsError(
+            "--listen", f"{number} is no port", f"ports go up to {MAX_PORT}; 0 takes a free one"
         )
     return str(address), number
 

@@ -350,11 +350,29 @@ def test_durations(text: str, value: float) -> None:
     assert seconds(context, click.Option(["--for"]), text) == value
 
 
-@pytest.mark.parametrize("text", ["", "2 h", "h", "-5", "1.5h", "2w"])
+@pytest.mark.parametrize(
+    "text", ["", "2 h", "h", "-5", "1.5h", "2w", "367d", "99999999999d", "9" * 5000]
+)
 def test_what_is_no_duration_is_refused(text: str) -> None:
     context = click.Context(click.Command("x"))
     with pytest.raises(click.BadParameter):
         seconds(context, click.Option(["--for"]), text)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("daemon", "--interval", "0s"),
+        ("daemon", "--interval", "0"),
+        ("daemon", "--interval", "25h"),
+        ("hold", "sim-a", "--reason", "x", "--for", "0s"),
+    ],
+)
+def test_a_duration_out_of_bounds_is_refused_before_anything_is_done(
+    cli: Cli, example: FleetRepo, args: tuple[str, ...]
+) -> None:
+    ran = cli(*args, repo=example)
+    assert (ran.code, "write 1" in ran.err) == (1, True), ran.err
 
 
 def test_settings_come_from_the_environment_that_is_given() -> None:

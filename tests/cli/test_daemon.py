@@ -426,8 +426,11 @@ def test_the_page_serves_json_and_knows_no_other_path() -> None:
         server.close()
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:9180", "10.0.0.1:9180", "[::]:9180", "host:1", "x"])
-def test_the_page_is_offered_to_loopback_only(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["0.0.0.0:9180", "10.0.0.1:9180", "[::]:9180", "host:1", "x", ":65536", ":-1", ":22222222"],
+)
+def test_the_page_is_offered_on_ports_of_loopback_only(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_listen(text)
 
