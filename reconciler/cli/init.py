@@ -3,6 +3,7 @@ Node documents of machines that can be reached already."""
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -16,77 +17,20 @@ import click
 from reconciler.cli.options import Folder
 from reconciler.errors import Exit, SettingsError
 from reconciler.fleet.root import fleet_of
+from reconciler.fleet.starter import SCHEMA_FOLDER, files, name_problem, schema_line
 from reconciler.report.words import plural
+from reconciler.settings import Settings
 
 if TYPE_CHECKING:
     from reconciler.nodes.discover import Discovered
 
-FOLDERS = {
-    "nodes": "One document per GPU machine (kind: Node).",
-    "catalog": "What can run: weights (kind: Model) and how they run (kind: Profile).",
-    "placements": "What does run, how often and where (kind: Placement).",
-}
-
-FLEET = """\
-# The fleet's identity and what holds for all of it.
-kind: Fleet
-name: {name}
-version: 1
-# Every launch carries this id. Two repositories with one id would fight: never copy it.
-id: {id}
-# How nodes are logged in to, unless a Node says otherwise; empty: as `ssh` of this account would.
-# ssh: {{user: ops}}
-"""
-
-NODE = """\
-# A GPU machine; a file of its own in this folder, or several in one, with --- between them.
-# kind: Node
-# name: gpu-a
-# address: 10.0.0.1
-# pool: h100
-# gpus: {class: h100-80gb, count: 8}
-# ssh:
-#   user: ops
-#   # The machine's own /etc/ssh/ssh_host_ed25519_key.pub; it is never learnt by itself.
-#   host_key: ssh-ed25519 AAAA...
-"""
-
-CATALOG = """\
-# Weights, and one way to run them on one class of GPUs.
-# kind: Model
-# name: llama-8b
-# path: /models/llama-8b # on the nodes
-# served_names: [llama-8b]
-# ---
-# kind: Profile
-# name: llama-8b-h100
-# model: llama-8b
-# engine: vllm
-# gpu_class: h100-80gb
-# gpus_per_node: 1
-# args: [--max-model-len, 16384] # reach the engine untouched; port and host are the reconciler's
-"""
-
-PLACEMENT = """\
-# Which profile runs, how often and where.
-# kind: Placement
-# name: chat
-# profile: llama-8b-h100
-# replicas: 2
-# pool: h100
-"""
-
-EXAMPLES = {
-    "nodes/example.yaml": NODE,
-    "catalog/example.yaml": CATALOG,
-    "placements/example.yaml": PLACEMENT,
-}
-"""All of it commented out: it validates, and nothing runs before a person says what."""
-
+MAX_NAME = 63
+"""As the schema of a Fleet has it; a folder's name may be longer."""
 
 NEXT = (
-    "1. Describe your nodes: `reconcile init --from-node USER@HOST`, or nodes/example.yaml.",
-    "2. Say what runs: catalog/example.yaml and placements/example.yaml.",
+    "1. Describe your nodes: `reconcile init --from-node USER@HOST`, or copy"
+    " nodes/gpu-a.yaml.example to nodes/gpu-a.yaml and edit it.",
+    "2. Say what runs: likewise catalog/llama-8b.yaml.example and placements/chat.yaml.example.",
     "3. `reconcile validate` reads it all; `git init` and a commit (a daemon follows commits).",
     "4. `reconcile doctor` looks at the nodes; `reconcile --dry-run` shows what would be done.",
 )
@@ -127,6 +71,15 @@ def init(
     What exists already is left as it is. In a fleet, --from-node adds the node to that.
     """
     target = folder.resolve()
+    for option, kind, field, text in (
+        ("--name", "Fleet", "name", name),
+        ("--node-name", "Node", "name", node_name),
+        ("--pool", "Node", "pool", pool),
+    ):
+        problem = name_problem(kind, field, text) if text else ""
+        if problem:
+            raise click.BadParameter(f"{text!r} is no name here: {problem}", param_hint=option)
+    identity = identity_path(identity, Path.cwd(), Settings.read().home)
     if from_node is None:
         given = {"--host-key": host_key, "--identity": identity, "--jump": jump}
         given |= {"--node-name": node_name, "--pool": pool}
@@ -143,6 +96,20 @@ def init(
     return int(Exit.OK)
 
 
+def identity_path(given: str, cwd: Path, home: Path) -> str:
+    """A private key as a document names it: `~/…` where it lies in `home`, else the whole path.
+
+    As the shell means it, from where the command was typed: in a document, which is read anywhere,
+    the same words would name another file. SettingsError where there is no such file.
+    """
+    if not given:
+        return ""
+    path = Path(os.path.abspath(home / given[2:] if given.startswith("~/") else cwd / given))
+    if not path.is_file():
+        raise SettingsError("--identity", f"there is no file {path}", "give a private key's file")
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
 def _new_fleet(target: Path, name: str | None) -> int:
     fleet, around = target / "fleet.yaml", fleet_of(target)
     if around == target:
@@ -153,21 +120,22 @@ def _new_fleet(target: Path, name: str | None) -> int:
             f"lies in the fleet {around}, and a fleet holds no other",
             f"work in {around}, or choose a folder outside it",
         )
-    chosen = name or re.sub(r"[^a-z0-9-]+", "-", target.name.lower()).strip("-") or "fleet"
+    chosen = name or _default_name(target)
     with _telling(target):
-        for part, text in FOLDERS.items():
-            (target / part).mkdir(parents=True, exist_ok=True)
-            readme = target / part / "README.md"
-            if not readme.exists():
-                readme.write_text(f"{text}\n", encoding="utf-8")
-        fleet.write_text(FLEET.format(name=chosen, id=uuid.uuid4()), encoding="utf-8")
-        for part, text in EXAMPLES.items():
-            if not (target / part).exists():
-                (target / part).write_text(text, encoding="utf-8")
+        for part, text in files(chosen, str(uuid.uuid4())).items():
+            path = target / part
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.write_text(text, encoding="utf-8")
     click.echo(f"Made fleet {chosen} in {target}. Next:")
     for step in NEXT:
         click.echo(f"  {step}")
     return int(Exit.OK)
+
+
+def _default_name(target: Path) -> str:
+    name = re.sub(r"[^a-z0-9-]+", "-", target.name.lower())[:MAX_NAME].strip("-")
+    return name or "fleet"
 
 
 @dataclass(frozen=True)
@@ -213,7 +181,10 @@ def _write_node(target: Path, found: _Found, identity: str, jump: str, pool: str
         identity_file=identity,
         jump=jump,
     )
-    path = target / "nodes" / f"{found.name}.yaml"
+    part = f"nodes/{found.name}.yaml"
+    path = target / part
+    if (target / SCHEMA_FOLDER / "document.v1.json").exists():
+        text = f"{schema_line(part)}\n{text}"
     with _telling(target):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -81,9 +81,14 @@ def discover(target: Target, *, name: str, settings: PoolSettings, fleet: str) -
     with NodePool(owner="init", settings=settings) as pool:
         look = pool.look(desired, remember=False).nodes[name]
     if look.answer is None:
-        raise NodeUnseen(
-            f"node {name}", look.error or LookError.UNREACHABLE, look.detail, look.hint
-        )
+        hint = look.hint
+        if look.error is LookError.AUTH:
+            # There is no document yet whose ssh.user or ssh.identity_file could be set.
+            hint = (
+                f"put a public key of yours into {endpoint.user}'s authorized_keys there, or give"
+                " USER@HOST and --identity FILE"
+            )
+        raise NodeUnseen(f"node {name}", look.error or LookError.UNREACHABLE, look.detail, hint)
     return Discovered(look.answer, key, endpoint.user, endpoint.port)
 
 

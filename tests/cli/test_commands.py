@@ -313,23 +313,56 @@ def test_init_makes_a_fleet_that_validates_with_an_id_of_its_own(cli: Cli, tmp_p
     ids = set()
     for name in ("one", "two"):
         assert cli("init", str(tmp_path / name)).code == 0
-        assert cli("--repo", str(tmp_path / name), "validate").code == 0
+        assert cli("--repo", str(tmp_path / name), "validate", "--strict").code == 0
         text = (tmp_path / name / "fleet.yaml").read_text()
         ids.add(next(line for line in text.splitlines() if line.startswith("id: ")))
     assert len(ids) == 2
 
 
-def test_init_writes_an_example_of_every_kind_that_validates_without_its_hashes(
+def test_init_writes_an_example_of_every_kind_that_validates_once_it_is_copied(
     cli: Cli, tmp_path: Path
 ) -> None:
     cli("init", str(tmp_path))
-    for part in ("nodes", "catalog", "placements"):
-        path = tmp_path / part / "example.yaml"
-        shown = [line for line in path.read_text().splitlines()[1:] if "host_key" not in line]
-        lines = [line.removeprefix("# ") for line in shown]
-        path.write_text("\n".join(lines) + "\n")
-    ran = cli("--repo", str(tmp_path), "validate")
+    examples = sorted(tmp_path.glob("*/*.yaml.example"))
+    assert {path.parent.name for path in examples} == {"nodes", "catalog", "placements"}
+    for path in examples:
+        path.with_suffix("").write_text(path.read_text())
+    ran = cli("--repo", str(tmp_path), "validate", "--strict")
     assert ran.code == 0, ran.out + ran.err
+
+
+def test_editors_find_the_schema_from_every_file_that_init_writes(cli: Cli, tmp_path: Path) -> None:
+    cli("init", str(tmp_path))
+    files = [tmp_path / "fleet.yaml", *tmp_path.glob("*/*.yaml.example")]
+    for path in files:
+        first = path.read_text().splitlines()[0]
+        assert first.startswith("# yaml-language-server: $schema=")
+        schema = (path.parent / first.partition("=")[2]).resolve()
+        for part in json.loads(schema.read_text())["allOf"]:
+            assert (schema.parent / part["then"]["$ref"]).is_file()
+
+
+@pytest.mark.parametrize("args", [("--name", "Foo!"), ("--name", "a" * 64)])
+def test_init_takes_no_name_that_would_not_validate(
+    cli: Cli, tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    ran = cli("init", str(tmp_path / "f"), *args)
+    assert (ran.code, "lower-case letters" in ran.err) == (1, True), ran.err
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("args", [("--node-name", "../x"), ("--pool", "A B")])
+def test_a_nodes_names_are_checked_before_it_is_asked(
+    cli: Cli, tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    ran = cli("init", str(tmp_path / "f"), "--from-node", "127.0.0.1:1", *args)
+    assert (ran.code, "lower-case letters" in ran.err) == (1, True), ran.err
+
+
+def test_the_name_of_a_long_folder_is_cut(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 62 + "_y")
+    assert cli("init", str(folder)).code == 0
+    assert cli("--repo", str(folder), "validate").code == 0
 
 
 def test_init_overwrites_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.cli.init import identity_path
+from reconciler.errors import SettingsError
 from reconciler.nodes.loopback import LoopbackFleet, LoopbackNode, write_key
 from tests.cli.conftest import Cli, FleetRepo, Ran
 
@@ -55,7 +57,7 @@ def test_a_second_node_joins_the_fleet_and_a_third_look_overwrites_nothing(
     fleet = (tmp_path / "fleet.yaml").read_text()
     assert ask(cli, node, tmp_path, *key).code == 0
     assert (tmp_path / "fleet.yaml").read_text() == fleet
-    (path,) = set((tmp_path / "nodes").glob("*.yaml")) - {tmp_path / "nodes" / "example.yaml"}
+    (path,) = (tmp_path / "nodes").glob("*.yaml")
     assert path.stem == "node-" + node.address.replace(".", "-")
     before = path.read_text()
     again = ask(cli, node, tmp_path, *key, "--pool", "other")
@@ -176,3 +178,55 @@ def test_its_options_belong_to_from_node(cli: Cli, tmp_path: Path) -> None:
     ran = cli("init", str(tmp_path / "fleet"), "--pool", "h100")
     assert ran.code == 1
     assert "--pool belongs to --from-node" in ran.err
+
+
+def test_in_a_subfolder_the_node_joins_the_fleet_around_it(
+    cli: Cli, tmp_path: Path, node: LoopbackNode
+) -> None:
+    assert cli("init", str(tmp_path)).code == 0
+    key = ("--host-key", fingerprint(node.host_key), "--node-name", "sim-a")
+    ran = ask(cli, node, tmp_path / "nodes", *key)
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "nodes/sim-a.yaml").read_text().startswith("# yaml-language-server: ")
+    assert not (tmp_path / "nodes/fleet.yaml").exists()
+    assert cli("--repo", str(tmp_path), "validate", "--strict").code == 0
+
+
+def test_an_identity_is_meant_from_where_it_was_typed_and_written_down_whole(
+    cli: Cli, tmp_path: Path, node: LoopbackNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ("--host-key", fingerprint(node.host_key), "--node-name", "sim-a")
+    where = f"{node.user}@{node.address}:{node.port}"
+    inside = node.identity_file.parent / "inside"
+    inside.mkdir(exist_ok=True)
+    monkeypatch.chdir(inside)
+    relative = ("--from-node", where, "--identity", f"../{node.identity_file.name}")
+    ran = cli("init", str(tmp_path), *relative, *key)
+    assert ran.code == 0, ran.err
+    text = (tmp_path / "nodes/sim-a.yaml").read_text()
+    assert f"identity_file: {node.identity_file}\n" in text
+
+
+def test_a_refused_login_is_answered_with_the_options_of_init(
+    cli: Cli, tmp_path: Path, node: LoopbackNode
+) -> None:
+    write_key(tmp_path / "stranger")
+    where = f"{node.user}@{node.address}:{node.port}"
+    given = ("--from-node", where, "--identity", str(tmp_path / "stranger"))
+    ran = cli("init", str(tmp_path / "f"), *given, "--host-key", fingerprint(node.host_key))
+    assert (ran.code, "give USER@HOST and --identity FILE" in ran.err) == (1, True), ran.err
+    assert "ssh.identity_file" not in ran.err
+
+
+def test_an_identity_lies_in_the_home_folder_or_is_named_whole(tmp_path: Path) -> None:
+    home, cwd = tmp_path / "home", tmp_path / "home" / "work"
+    (home / ".ssh").mkdir(parents=True)
+    cwd.mkdir()
+    for path in (home / ".ssh" / "key", cwd / "k", tmp_path / "other"):
+        path.write_text("")
+    assert identity_path("~/.ssh/key", cwd, home) == "~/.ssh/key"
+    assert identity_path("k", cwd, home) == "~/work/k"
+    assert identity_path("../../other", cwd, home) == str(tmp_path / "other")
+    assert identity_path("", cwd, home) == ""
+    with pytest.raises(SettingsError, match=f"there is no file {cwd}/none"):
+        identity_path("none", cwd, home)

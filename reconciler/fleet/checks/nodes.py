@@ -38,6 +38,8 @@ _DOCUMENTATION = tuple(
 def check(repo: Repo) -> Iterator[Finding]:
     """Findings about nodes alone and about pairs of nodes."""
     fleet = next(iter(repo.values("Fleet").values()), None)
+    for entry in repo.of("Fleet").values():
+        yield from _identity(repo, entry, entry.value.ssh.identity_file)
     addresses: dict[tuple[str, int], Entry] = {}
     keys: dict[str, Entry] = {}
     gpus: dict[str, Entry] = {}
@@ -48,6 +50,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         yield from _gpus(repo, entry, node, gpus)
         yield from _links(repo, entry, node)
         yield from _host_key(repo, entry, node, keys)
+        yield from _identity(repo, entry, node.ssh.identity_file)
         yield from _address(repo, entry, node, fleet, addresses)
         yield from _usable(repo, entry, node)
         if node.management.interface.startswith("ib"):
@@ -141,6 +144,15 @@ def _host_key(repo: Repo, entry: Entry, node: Node, seen: dict[str, Entry]) -> I
         yield repo.finding(
             entry, path, message, hint, reason=Reason.HOST_KEY_MISMATCH, warning=True
         )
+
+
+def _identity(repo: Repo, entry: Entry, path: str) -> Iterator[Finding]:
+    if not path or path.startswith(("/", "~/")):
+        return
+    message = f"{quoted(path)} is relative: it is looked for in the home folder, wherever it runs"
+    hint = f"write {quoted('~/' + path)} if that is meant, else the whole path"
+    at: Path = ("ssh", "identity_file")
+    yield repo.finding(entry, at, message, hint, reason=Reason.SCHEMA_FAILED, warning=True)
 
 
 def host_key_problem(key: str) -> str:
