@@ -131,6 +131,8 @@ class _LaneState:
 
     steps: deque[list[Call]] = field(default_factory=deque)
     open: int = 0
+    begun: bool = False
+    """Something of the step under way was sent: all of it is, or a launch would be half there."""
     sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Path → its size on each node that was asked whether it could start."""
     failed: StepResult | None = None
@@ -155,9 +157,9 @@ def apply(
     """Executes `plan.steps`. Never raises for a node.
 
     `epochs` are the leases held, by node; a node without one gets nothing. `on_step` is called in
-    the calling thread for each result as it comes. After `cancelled`, what is under way is awaited
-    and nothing more is sent. `secrets` has the values that specs name; a start whose secret is
-    missing is refused here.
+    the calling thread for each result as it comes. After `cancelled`, no new step is begun; one
+    that is under way is ended on all of its nodes. `secrets` has the values that specs name; a
+    start whose secret is missing is refused here.
     """
     began = clock()
     run = _Run(desired, pool, epochs, on_step or _ignore, cancelled, clock, secrets)
@@ -217,7 +219,7 @@ class _Run:
                 for call in calls:
                     self._record(call, _after(call, lane.failed))
                 continue
-            lane.open = len(calls)
+            lane.open, lane.begun = len(calls), False
             for call in calls:
                 self._queues.setdefault(call.node, deque()).append(call)
             for call in calls:
@@ -233,13 +235,14 @@ class _Run:
             if refusal is not None:
                 self._close(call, refusal)
                 continue
+            self._lanes[call.lane].begun = True
             future = self._executor.submit(self._send, call)
             self._running[future] = call
             return
 
     def _refusal(self, call: Call) -> StepResult | None:
         """Why `call` is not sent at all."""
-        if self._cancelled():
+        if self._cancelled() and not self._lanes[call.lane].begun:
             return _skipped(call, "cancelled", "the pass was cancelled")
         out = self._out.get(call.node)
         if out is not None:

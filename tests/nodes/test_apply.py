@@ -240,6 +240,24 @@ def test_an_unreachable_node_is_a_failure_that_has_changed_nothing() -> None:
     assert result.message == "shows another key; see its document"
 
 
+def test_a_step_that_a_cancel_finds_under_way_is_ended_on_all_of_its_nodes() -> None:
+    stopped = threading.Event()
+
+    def answer(node: str, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if node == "a":
+            stopped.set()
+        # b is busy with another replica when the cancel comes, so that its rank has to wait.
+        assert stopped.wait(10)
+        return obey(node, op, fields)
+
+    made = plan(stop("job-0", "b"), stop("wide-0", "a", "b"), start("chat-0", "b"))
+    nodes = Nodes(answer)
+    report = run(nodes, made, cancelled=stopped.is_set)
+    done = {(r.kind, r.subject, r.node): r.result.value for r in report.results}
+    assert done["stop", "wide-0-old", "a"] == done["stop", "wide-0-old", "b"] == "done"
+    assert done["start", "chat-0-new", "b"] == "skipped"
+
+
 def test_nothing_is_sent_after_a_cancel() -> None:
     stopped = threading.Event()
 
