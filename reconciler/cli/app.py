@@ -44,9 +44,7 @@ def run(args: Sequence[str], tree: click.Group | None = None) -> int:
         _say(f"Error: {error.format_message()}")
         return int(Exit.ERROR)
     except (KeyboardInterrupt, click.Abort) as error:
-        from reconciler.cli.reconcile import INTERRUPTED
-
-        _say(INTERRUPTED)
+        _say(" ".join(["Interrupted.", *_notes(error)]))
         return exit_code(error)
     except BrokenPipeError:
         # The reader of our output has enough (`| head`): no error, and nothing to print it to.
@@ -59,6 +57,15 @@ def run(args: Sequence[str], tree: click.Group | None = None) -> int:
         return int(Exit.ERROR)
     except Exception:  # noqa: BLE001  the edge: a bug must show itself and end in a code
         return _bug()
+
+
+def _notes(error: BaseException | None) -> list[str]:
+    """What whoever was interrupted had to say of it, through click's own exception."""
+    found: list[str] = []
+    while error is not None:
+        found += getattr(error, "__notes__", [])
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _bug() -> int:

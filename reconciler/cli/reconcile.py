@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from reconciler.loop.offline import OnlyLooks
     from reconciler.loop.passes import Request
     from reconciler.loop.seams import Edges
+    from reconciler.nodes.apply import StepResult
     from reconciler.report.passreport import PassReport
 
 SHORTEST_DIGEST = 15
 """`d1:` and 48 bits: enough that no other plan of this fleet is met by chance."""
 
-INTERRUPTED = "Interrupted. What was started goes on; run `reconcile` again to go on from here."
+GOES_ON = "What was started goes on; run `reconcile` again to go on from here."
 
 EPILOG = (
     "Exit codes: 0 done or nothing to do; 1 error; 2 changes present (a dry run with"
@@ -227,21 +229,33 @@ def _act(
                     say("Nothing was applied.")
                     return int(Exit.ERROR)
                 expect = before.plan.plan_digest
+    begun: list[StepResult] = []
     request = Request(
         ref=session.ref,
         worktree=worktree,
         expect=expect,
         reviewed=reviewed,
+        on_step=begun.append,
         on_plan=None if reviewed or not text else lambda plan: show(plan_text(plan)),
         cancelled=stop.cancelled,
         abrupt=stop.abrupt,
     )
-    report = _wait(edges, request, wait_s, text) if wait_s else run_pass(edges, request)
+    try:
+        report = _wait(edges, request, wait_s, text) if wait_s else run_pass(edges, request)
+    except KeyboardInterrupt as error:
+        if _has_started(begun):
+            error.add_note(GOES_ON)
+        raise
     _show_report(report, output, time.monotonic() - began_s, waited=bool(wait_s))
     if stop.number:
-        say(INTERRUPTED)
+        say(f"Interrupted. {GOES_ON}" if _has_started(begun) else "Interrupted.")
         return exit_code(stop.number)
     return report.exit_code
+
+
+def _has_started(results: Sequence[StepResult]) -> bool:
+    """What was sent and never answered counts: it may have been done."""
+    return any(r.kind == "start" and r.result.value in ("done", "lost") for r in results)
 
 
 def _say_if_dirty(session: Session) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ class _Question:
         at = f"-Overify-time={time.strftime('%Y%m%d%H%M%S', time.localtime(at_s))}"
         found = self._run("find-principals", at)
         if not found.ok:
-            return False, "", _why(found, "its key is not among the allowed signers")
+            empty = f"{self._allowed} holds no key"
+            listed = "its key is not among the allowed signers"
+            return False, "", _why(found, listed if holds_a_key(self._allowed) else empty)
         why = ""
         for principal in found.out.splitlines()[:MAX_PRINCIPALS]:
             argv = ("-n", NAMESPACE, "-I", principal, at)
@@ -71,6 +74,22 @@ class _Question:
     def _run(self, what: str, *options: str) -> Ended:
         base = [PROGRAM, "-Y", what, "-f", str(self._allowed), "-s", str(self._file)]
         return run_program([*base, *options], self._signed.payload)
+
+
+def holds_a_key(allowed: Path) -> bool:
+    """Whether any line of an allowed_signers file is one: principals, options, key type, key.
+
+    True where it cannot be read: ssh-keygen says that better.
+    """
+    try:
+        lines = allowed.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return True
+    return any(_KEY.search(line) for line in lines if not line.lstrip().startswith("#"))
+
+
+_KEY = re.compile(r"\s(ssh-|ecdsa-|sk-)[\w@.-]+\s+AAAA[\w+/=]+")
+"""Every SSH key begins with the length of its type's name, in base64 `AAAA`."""
 
 
 def _why(ended: Ended, otherwise: str) -> str:

@@ -58,6 +58,9 @@ def run_pass(edges: Edges, request: Request) -> PassReport:
     watch.lap("plan")
     if not request.act:
         decision = _asked(edges, request, decision)
+        if request.worktree and (doubt := trust.doubt(head, working.in_force)):
+            warned = replace(decision.plan, warnings=(doubt, *decision.plan.warnings))
+            decision = replace(decision, plan=warned)
         watch.lap("check")
         return report(edges, request, head, working, decision, watch=watch)
     return act(edges, request, head, working, decision, watch)
@@ -72,9 +75,18 @@ def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Deci
     if working.repairs_only:
         why = f"head is not in force ({working.error.reason if working.error else 'no head'})"
         planned = limits.only_repairs(planned, why, _reason(working.error))
+        planned = replace(planned, warnings=(_repairs_words(working), *planned.warnings))
     elif working.turned:
         planned = replace(planned, warnings=(working.turned.message, *planned.warnings))
     return Decision(desired, observed, judged, planned)
+
+
+def _repairs_words(working: revisions.Working) -> str:
+    """A plan of another commit than the one that was asked for must say so by itself."""
+    error = working.error
+    name = f"head {error.revision}" if error and error.revision else "head"
+    why = f"is refused ({error.reason})" if error and error.revision else "cannot be followed"
+    return f"{name} {why}: only repairs are planned, by {working.in_force[:10]}, which is in force"
 
 
 def _asked(edges: Edges, request: Request, decision: Decision) -> Decision:

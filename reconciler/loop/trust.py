@@ -54,6 +54,17 @@ class Trust:
             return _refused(head, checked.words)
         return head if checked.now else replace(head, ended=checked.words)
 
+    def doubt(self, head: Head, force: str) -> str:
+        """Why a pass that acts would refuse the commit of a working tree that is only looked at;
+        empty: it would not. What is not committed yet, nobody can have signed."""
+        commit = head.revision.commit if head.revision else ""
+        if not self.asked or not commit:
+            return ""
+        checked = self._check(commit)
+        if checked.at_commit and (checked.now or commit == force):
+            return ""
+        return f"acting on {commit[:10]} would be refused ({REASON}): {checked.words}; {_OBEYED}"
+
     def trusts(self, commit: str, head: Head) -> bool:
         """Whether somebody vouches for `commit`, or for `head`, before which it was."""
         return self.vouches(commit) or commit in self._before(head)

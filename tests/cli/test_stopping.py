@@ -176,6 +176,21 @@ def test_any_command_that_a_signal_ends_leaves_as_its_shell_expects(number: int)
     assert undone == ["given back"]
 
 
+@pytest.mark.parametrize("note", ["", "What was started goes on."])
+def test_only_who_started_something_says_that_it_goes_on(
+    note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def asking() -> None:
+        error = Interrupted(signal.SIGINT)
+        if note:
+            error.add_note(note)
+        raise error
+
+    assert run(["asking"], click.Group(commands={"asking": asking})) == 130
+    assert capsys.readouterr().err.strip() == f"Interrupted. {note}".strip()
+
+
 def test_a_persons_command_gives_its_leases_back_before_it_ends_by_a_signal() -> None:
     w = fleet()
     session = SimpleNamespace(pool=w.pool)

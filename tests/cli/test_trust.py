@@ -11,6 +11,7 @@ from reconciler.errors import Exit, GitError
 from reconciler.fleet.checked import Checked
 from reconciler.loop.passes import Request, run_pass
 from reconciler.loop.seams import Edges
+from reconciler.report.plan_text import plan_text
 from tests.cli.fakes import FLEET, LOOK_ONLY, NODES, World, commit_id, desired, node
 from tests.cli.test_heads import in_force
 
@@ -60,6 +61,9 @@ def test_of_a_head_that_is_not_verified_nothing_is_done_and_repairs_go_on() -> N
     assert report.revisions.in_force == commit_id("one")
     assert report.plan is not None
     assert {c.waits_for for c in report.plan.changes if c.waits} <= {Reason.SIGNATURE_INVALID}
+    text = plan_text(report.plan)
+    assert f"sha1:{commit_id('one')[:10]}: " in text.splitlines()[0]
+    assert f"@sha1:{commit_id('two')} is refused (SignatureInvalid): only repairs" in text
 
 
 def test_the_same_after_a_restart_on_another_machine_by_the_signature_of_the_one_in_force() -> None:
@@ -155,7 +159,15 @@ def test_an_unverified_head_is_checked_once_a_pass() -> None:
 
 def test_what_is_not_committed_can_be_planned_and_not_acted_on() -> None:
     w = in_force()
-    assert run_pass(edges(w), replace(LOOK_ONLY, worktree=True)).head_error is None
+    looked = run_pass(edges(w), replace(LOOK_ONLY, worktree=True))
+    assert (looked.head_error, looked.exit_code) == (None, Exit.OK)
+    assert looked.plan is not None
+    (warning,) = looked.plan.warnings
+    assert warning.startswith(f"acting on {commit_id('one')[:10]} would be refused")
+    assert "its key is not among the given keys" in warning
+    good = run_pass(edges(w, one=GOOD), replace(LOOK_ONLY, worktree=True))
+    assert good.plan is not None
+    assert good.plan.warnings == ()
     report = run_pass(edges(w, one=GOOD), Request(worktree=True))
     assert report.head_error is not None
     assert "signed by nobody" in report.head_error.message

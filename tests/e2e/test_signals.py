@@ -62,7 +62,7 @@ def test_a_wait_ends_with_its_signal_and_its_leases_are_free(world: World, numbe
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number, (out, err)
-    assert "Interrupted" in err
+    assert "Interrupted. What was started goes on" in err
     assert led(world) == []
     assert len(world.living()) == 2, "what was started goes on"
     acts_under_another_name(world)

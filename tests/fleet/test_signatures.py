@@ -121,6 +121,15 @@ def test_a_list_of_keys_that_is_gone_makes_nothing_good(repo: Repo, key: Path) -
     assert "Unable to open allowed keys file" in found.why
 
 
+@pytest.mark.parametrize("text", ["", "\n# ada ssh-ed25519 AAAAC3\n", "hello there\n", "\x00\xff"])
+def test_a_list_without_a_key_is_told_as_that(repo: Repo, key: Path, text: str) -> None:
+    file = repo.home / "allowed"
+    file.write_text(text)
+    found = ssh(file).check(repo.commit(*by_ssh(key)))
+    assert (found.at_commit, found.now) == (False, False)
+    assert found.why == f"{file} holds no key"
+
+
 # --- OpenPGP ----------------------------------------------------------------------------------
 
 
