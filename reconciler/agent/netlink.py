@@ -30,6 +30,8 @@ class Interface(NamedTuple):
     up: bool
     mtu: int
     addresses: Tuple[str, ...]
+    networks: Tuple[str, ...] = ()
+    """The same addresses, each with the length of its network's prefix: `10.0.0.9/24`."""
 
 
 class Listener(NamedTuple):
@@ -46,13 +48,14 @@ class Listener(NamedTuple):
 
 def interfaces() -> List[Interface]:
     """All interfaces with their addresses. OSError where the kernel does not say."""
-    addresses: Dict[int, List[str]] = {}
+    addresses: Dict[int, List[Tuple[str, int]]] = {}
     for data in _dump(_NETLINK_ROUTE, _RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
         index = struct.unpack_from("=I", data, 4)[0]
         attributes = dict(_attributes(data, 8))
         raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
         if raw is not None and len(raw) in (4, 16):
-            addresses.setdefault(index, []).append(str(ipaddress.ip_address(raw)))
+            own = str(ipaddress.ip_address(raw))
+            addresses.setdefault(index, []).append((own, struct.unpack_from("=B", data, 1)[0]))
     found = []
     for data in _dump(_NETLINK_ROUTE, _RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)):
         index, flags = struct.unpack_from("=iI", data, 4)
@@ -60,7 +63,9 @@ def interfaces() -> List[Interface]:
         name = attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode("utf-8", "replace")
         mtu = struct.unpack("=I", attributes.get(_IFLA_MTU, b"\0\0\0\0"))[0]
         up = bool(flags & _IFF_UP and flags & _IFF_LOWER_UP)
-        found.append(Interface(name, up, mtu, tuple(addresses.get(index, ()))))
+        own_ones = addresses.get(index, [])
+        networks = tuple("%s/%d" % pair for pair in own_ones)
+        found.append(Interface(name, up, mtu, tuple(a for a, _ in own_ones), networks))
     return sorted(found)
 
 

@@ -10,6 +10,8 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from reconciler.core import rails
+
 if TYPE_CHECKING:
     from reconciler.core.model import Fleet, Node
     from reconciler.core.observed import NodeAnswer, NodeLook
@@ -131,6 +133,8 @@ def notes(fleet: Fleet, node: Node, look: NodeLook | None) -> Iterator[str]:
             yield f"former root {former}: {', '.join(living)} lives there until it is replaced"
         elif not answer.shards_error:
             yield f"former root {former}: nothing runs there; it can leave previous_roots"
+    for name in sorted(node.fabrics):
+        yield from rails.apart(node, answer, name)
     strange = [s for s in answer.shards if s.alive and s.record and s.record.fleet != fleet.id]
     if strange:
         names = ", ".join(shard.launch for shard in strange)
@@ -244,3 +248,4 @@ def _network_findings(node: Node, answer: NodeAnswer) -> Iterator[str]:
                 yield f"fabric {fabric_name}: has no adapter {adapter.name}:{adapter.port}"
             elif found.state and "ACTIVE" not in found.state.upper():
                 yield f"fabric {fabric_name}: {adapter.name}:{adapter.port} is {found.state}"
+        yield from rails.misplaced(node, answer, fabric_name)

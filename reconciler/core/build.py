@@ -23,6 +23,7 @@ from engines import (
 )
 from engines.assemble import HTTP
 from engines.base import Command, Host, LaunchRequest, Problem, Shard
+from reconciler.core import rails
 from reconciler.core.changes import Seat, ShardSpec
 from reconciler.core.codec import to_json
 from reconciler.core.describe import Description, describe
@@ -129,6 +130,7 @@ def build_specs(
     files = file_at_start(placement)
     request = launch_request(desired, resolved, hosts, ports, replica, launch, files)
     _check_interfaces(request, answers)
+    _check_rails(desired, placement, seats, answers)
     shards = engines.get(resolved.profile.engine).build(request)
     _check_adapters_named(request, shards, desired)
     places = [
@@ -280,6 +282,20 @@ def _check_interfaces(request: LaunchRequest, answers: Mapping[str, NodeAnswer])
                         f"(it has {', '.join(sorted(have))}); $(bootstrap.interface) is each "
                         "node's own"
                     )
+
+
+def _check_rails(
+    desired: Desired,
+    placement: Placement,
+    seats: Sequence[Seat],
+    answers: Mapping[str, NodeAnswer],
+) -> None:
+    """An adapter of another link in the list dies inside the first collective, on every rank."""
+    for seat in seats if placement.fabric else ():
+        node = desired.nodes[seat.node]
+        if placement.fabric in node.fabrics:
+            for found in rails.misplaced(node, answers[seat.node], placement.fabric):
+                raise ValueError(f"node {seat.node}: {found}")
 
 
 def _check_adapters_named(

@@ -262,6 +262,8 @@ class InterfaceSeen:
     up: bool = False
     mtu: int = 0
     addresses: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    """The same with the length of each prefix (`10.0.0.9/24`); empty from an older agent."""
 
 
 @dataclass(frozen=True)

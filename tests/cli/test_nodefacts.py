@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from reconciler.cli import nodefacts
-from reconciler.core.model import Fleet, GpuInventory, Node, NodeFabric, NodeSsh
+from reconciler.core.model import AdapterPort, Fleet, GpuInventory, Node, NodeFabric, NodeSsh
 from reconciler.core.observed import (
+    AdapterSeen,
     GpuSeen,
     GpusPart,
+    InterfaceSeen,
     Network,
     NodeAnswer,
     NodeHold,
@@ -155,3 +157,32 @@ def test_a_gpu_is_named_by_its_uuid_where_the_driver_no_longer_numbers_it() -> N
     ]
     missing = said(with_(gpus=GpusPart(left)), node)
     assert "GPUs of its document are not there: GPU-1" in missing
+
+
+def test_an_adapter_that_is_not_on_its_fabric_is_a_finding_and_one_apart_a_note() -> None:
+    fabric = NodeFabric("roce", (AdapterPort("mlx5_0"), AdapterPort("mlx5_1")), 3, "", "10.1.0.1")
+    node = Node(
+        "gpu-a", "10.0.0.1", "p", GpuInventory("none", 0, "declared"), fabrics={"rails": fabric}
+    )
+
+    def answer(second: str) -> NodeAnswer:
+        networks = ("10.1.0.1/24", second)
+        return with_(
+            network=Network(
+                adapters=tuple(
+                    AdapterSeen(f"mlx5_{n}", 1, "ACTIVE", interface=f"ens{n}") for n in range(2)
+                ),
+                interfaces=tuple(
+                    InterfaceSeen(f"ens{n}", True, networks=(own,))
+                    for n, own in enumerate(networks)
+                ),
+            )
+        )
+
+    assert any(
+        "mlx5_1:1 (ens1) has a link-local" in f for f in said(answer("169.254.1.1/16"), node)
+    )
+    apart = answer("10.2.0.1/24")
+    assert not any("mlx5_1" in finding for finding in said(apart, node))
+    notes = nodefacts.notes(FLEET, node, NodeLook("gpu-a", apart))
+    assert any("mlx5_1:1 (ens1) has 10.2.0.1/24, outside the network" in note for note in notes)
