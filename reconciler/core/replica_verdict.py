@@ -31,11 +31,13 @@ def replica_verdict(
     """The verdict of the current launch, else of the kept one, else of the last."""
     shown = next((j for j in judged if j.view.launch == current), None)
     shown = shown or next((j for j in judged if j.view.launch == kept), None)
+    serves = "; it serves until it is stopped" if any(j.view.ready for j in judged) else ""
     if shown is not None:
-        return shown.verdict, shown.reason
+        suspended = shown.verdict is Verdict.SUSPENDED
+        return shown.verdict, shown.reason + (serves if suspended else "")
     running = [j for j in judged if j.verdict is not Verdict.EXITED and _counts(j)]
     if placement.suspend and not any(j.verdict in _HELD for j in running):
-        return Verdict.SUSPENDED, f"placement {placement.name} is suspended"
+        return Verdict.SUSPENDED, f"placement {placement.name} is suspended{serves}"
     if blocked:
         return Verdict.UNREACHABLE, blocked
     if running:

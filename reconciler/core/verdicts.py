@@ -15,6 +15,7 @@ from reconciler.core.fingerprint import method_known
 from reconciler.core.model import PER_NODE, Placement
 from reconciler.core.verdict import Effective, FieldChange, JudgedLaunch, LaunchView, Verdict
 from reconciler.core.views import Sighting
+from reconciler.core.wanted import fits
 
 STUCK_AFTER_S = 15.0
 """Beyond drain and grace: KILL has been sent and swept for; what is still there is stuck."""
@@ -175,9 +176,18 @@ def _why_unwanted(case: Case) -> str:
     if placement is None:
         return f"placement {name} is not in git (any more)"
     if placement.replicas == PER_NODE:
-        return f"its node is none of placement {name}'s"
+        return case.catalog.why_not(placement, view.places) or _not_its_own(case, placement)
     count = int(placement.replicas)
     return f"placement {name} has {count} replica{'' if count == 1 else 's'} now"
+
+
+def _not_its_own(case: Case, placement: Placement) -> str:
+    """Of one per node, on a node on which one may be."""
+    where = next((p.node for p in case.sighting.view.places if p.rank == 0), "")
+    node = case.catalog.desired.nodes.get(where)
+    if node is not None and fits(placement, case.catalog, node):
+        return f"placement {placement.name} has another replica on node {where}"
+    return f"{f'node {where}' if where else 'its node'} is none of placement {placement.name}'s"
 
 
 def _suspended(case: Case) -> str:

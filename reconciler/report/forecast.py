@@ -7,9 +7,11 @@ rollout; the JSON has all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from reconciler.core.changes import Reason
 from reconciler.core.codec import to_json
 from reconciler.report.clean import cleaned, printable
 from reconciler.report.plan_markdown import escaped
@@ -20,6 +22,9 @@ from reconciler.simulate.history import Capacity, Event, Held, What
 FORMAT_VERSION = "1.0"
 FIRST, LAST = 30, 10
 """Events shown where there are more than both together."""
+NAMED = 3
+"""Replicas named of those that are held alike."""
+_REPLICA = "replica "
 _ACTIONS = (What.START, What.STOP, What.RELABEL, What.ADOPT)
 _SYMBOLS = {What.START: "+", What.STOP: "-", What.RELABEL: "~", What.FAILED: "!", What.REFUSED: "!"}
 
@@ -59,7 +64,7 @@ def forecast_markdown(made: Forecast, basis: str = "") -> str:
         ]
         lines += [_capacity_row(c) for c in made.capacity]
         lines.append("")
-    for title, found in (("Held", made.held), ("Not known", made.notes)):
+    for title, found in (("Held", _summed(made.held)), ("Not known", made.notes)):
         if found:
             said = [_held(h) if isinstance(h, Held) else h for h in found]
             lines += [f"**{title}**", "", *(f"- {escaped(s)}" for s in said), ""]
@@ -105,7 +110,7 @@ def _lines(made: Forecast, basis: str) -> Iterator[str]:
                 yield f"  {'…':>7}  {left} more steps (--output json has all of them)"
             yield _event(event)
     yield from _section("Capacity on the way", [_capacity(c) for c in made.capacity])
-    yield from _section("Held", [_held(h) for h in made.held])
+    yield from _section("Held", [_held(h) for h in _summed(made.held)])
     yield from _section("Not known", list(made.notes))
 
 
@@ -152,6 +157,34 @@ def _held(held: Held) -> str:
 
 
 _TIME_LEFT = re.compile(r" for another \d+ min\b")
+
+
+def _summed(held: Iterable[Held]) -> list[Held]:
+    """Replicas of one placement that are held alike in one line: a guard holds all of them with
+    one sentence, and of forty copies of it nobody reads the forty-first."""
+    alike: dict[tuple[object, ...], list[Held]] = {}
+    for one in held:
+        own = () if one.subject.startswith(_REPLICA) else (one.subject,)
+        key = one.placement, one.reason, one.message, one.since_s, one.until_s, *own
+        alike.setdefault(key, []).append(one)
+    return [
+        replace(group[0], subject=_subject(group), message=_message(group))
+        for group in alike.values()
+    ]
+
+
+def _subject(group: Sequence[Held]) -> str:
+    if len(group) == 1:
+        return group[0].subject
+    names = [h.subject.removeprefix(_REPLICA) for h in group]
+    said = ", ".join(names[:NAMED])
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{plural(len(names), 'replica')} of placement {group[0].placement} ({said}{rest})"
+
+
+def _message(group: Sequence[Held]) -> str:
+    guarded = group[0].reason is Reason.BLAST_RADIUS and group[0].subject.startswith(_REPLICA)
+    return "held by the guard" if guarded else group[0].message
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:

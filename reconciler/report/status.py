@@ -107,7 +107,9 @@ class _Facts:
 Rule = tuple[Callable[[_Facts], bool], Health]
 
 _HEALTH: tuple[Rule, ...] = (
-    (lambda f: f.placement.suspend, Health.SUSPENDED),
+    (lambda f: f.placement.suspend and not f.ready, Health.SUSPENDED),
+    # What a guard or a freeze keeps running serves all the same: only sync says that it should not.
+    (lambda f: f.placement.suspend and f.acts, Health.PROGRESSING),
     (lambda f: f.ready >= f.wanted, Health.HEALTHY),
     (lambda f: f.any(_SICK), Health.DEGRADED),
     (lambda f: f.any(_UNSEEN), Health.UNKNOWN),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
 from reconciler.core import observed as seen
+from reconciler.core.model import GpuInventory
 from reconciler.core.verdict import Verdict
 from tests.core.ask_diff import judged, launch, replica, unwanted, verdict, wanted
 from tests.core.build_world import World
@@ -210,6 +212,37 @@ def test_a_cordoned_node_keeps_its_replica_and_gets_no_new_one() -> None:
 def test_a_second_replica_of_a_node_is_not_wanted() -> None:
     world = EACH.launch("chat-0", on="gpu-a").launch("chat-4", on="gpu-a")
     assert unwanted(world) == ["chat-4"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (
+            lambda w: w.edit_node("gpu-a", state="draining", reason="a fan"),
+            "node gpu-a is draining (a fan)",
+        ),
+        (lambda w: w.depart("gpu-a"), "node gpu-a is no longer in the fleet"),
+        (
+            lambda w: w.edit_node("gpu-a", pool="other"),
+            "node gpu-a is in pool other, the placement asks for h100",
+        ),
+        (
+            lambda w: w.edit_node("gpu-a", gpus=GpuInventory(klass="l4", count=8)).edit(
+                "llama", gpu_class="h100-80gb"
+            ),
+            "node gpu-a is none of placement chat's",
+        ),
+        (
+            lambda w: w.launch("chat-4", on="gpu-a", state="starting"),
+            "placement chat has another replica on node gpu-a",
+        ),
+    ],
+)
+def test_one_that_its_node_may_not_have_says_what_became_of_the_node(
+    edit: Callable[[World], World], why: str
+) -> None:
+    (gone,) = (r for r in judged(edit(EACH.launch("chat-0", on="gpu-a"))).replicas if not r.wanted)
+    assert gone.reason == why
 
 
 # --- renames --------------------------------------------------------------------------------------

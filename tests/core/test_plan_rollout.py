@@ -5,9 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from reconciler.core.changes import AdoptStep, Reason, RelabelStep, StartStep, StopStep, Symbol
+from reconciler.core.diff import diff
 from reconciler.core.guard import approvable
-from reconciler.core.model import AdapterPort, Freeze, Limit, Management, NodeFabric, Parallelism
-from reconciler.core.observed import ApprovedChange, NodeHold
+from reconciler.core.model import (
+    AdapterPort,
+    Desired,
+    Freeze,
+    Limit,
+    Management,
+    NodeFabric,
+    Parallelism,
+)
+from reconciler.core.observed import ApprovedChange, NodeHold, Observed
 from reconciler.core.policy import still_stands
 from tests.core.ask_plan import (
     approve,
@@ -439,6 +448,18 @@ def test_suspend_stops_what_lives_as_a_removal_and_keeps_its_place_in_git() -> N
     whole = planned(world.edit_placement("chat", suspend=True))
     assert stopped(whole) == []
     assert Reason.BLAST_RADIUS in waits(whole).values()
+
+
+def test_what_is_suspended_and_still_serves_says_so() -> None:
+    (one,) = diff(*told(chat(1).edit_placement("chat", suspend=True))).replicas
+    assert one.reason == "placement chat is suspended; it serves until it is stopped"
+    ended = chat(1).change_launch("chat-0-s1", **{**STATES["stopped"], **ENDED})
+    (one,) = diff(*told(ended.edit_placement("chat", suspend=True))).replicas
+    assert one.reason == "placement chat is suspended"
+
+
+def told(world: World) -> tuple[Desired, Observed]:
+    return world.desired, world.observed
 
 
 def test_a_suspended_placement_at_rest_plans_nothing() -> None:

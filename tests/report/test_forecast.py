@@ -67,6 +67,30 @@ def test_of_a_long_rollout_the_middle_is_counted_in_text_and_whole_in_json() -> 
     assert len(forecast_json(made(100), observed_at="")["steps"]) == 100
 
 
+def test_replicas_that_are_held_alike_stand_in_one_line_and_a_guards_sentence_once() -> None:
+    sentence = "model m in pool p: 5 of 5 replicas would be removed"
+    chat = [Held(f"replica chat-{n}", Reason.BLAST_RADIUS, sentence, "chat") for n in range(5)]
+    more = [
+        Held("replica more-0", Reason.MANUAL_UPDATE, "ask", "more"),
+        Held("replica more-1", Reason.MANUAL_UPDATE, "ask", "more"),
+        Held("replica more-2", Reason.MANUAL_UPDATE, "ask", "more", since_s=60.0),
+    ]
+    guard = Held("guard removed: model m in pool p", Reason.BLAST_RADIUS, sentence)
+    held = (guard, *chat, *more)
+    text = forecast_text(made(held=held))
+    assert text[text.index("Held") : text.index("Not known")].splitlines() == [
+        "Held",
+        f"  guard removed: model m in pool p: BlastRadius to the end: {sentence}",
+        "  5 replicas of placement chat (chat-0, chat-1, chat-2 and 2 more): BlastRadius to the"
+        " end: held by the guard",
+        "  2 replicas of placement more (more-0, more-1): ManualUpdate to the end: ask",
+        "  replica more-2: ManualUpdate from 0:01:00 to the end: ask",
+        "",
+    ]
+    assert forecast_markdown(made(held=held)).count("5 of 5 replicas") == 1
+    assert len(forecast_json(made(held=held), observed_at="")["held"]) == len(held)
+
+
 def test_names_from_nodes_cannot_break_the_markdown() -> None:
     nasty = Event(0.0, What.START, "a|b", "chat", SEATS, "<b>\n# x")
     out = forecast_markdown(replace(made(), events=(nasty,)))

@@ -138,6 +138,19 @@ def test_suspended_wants_nothing() -> None:
     assert (found.health, found.wanted, found.sync) == (Health.SUSPENDED, 0, Sync.SYNCED)
 
 
+def test_what_serves_against_the_wish_is_not_told_as_suspended() -> None:
+    placement = replace(DESIRED.placements["chat"], suspend=True)
+    desired = replace(DESIRED, placements={"chat": placement})
+    serving = replica(1, Verdict.SUSPENDED, ready=True)
+    held = replace(PLAN, changes=(change(Symbol.STOP, steps=False),))
+    found = status(serving, desired=desired, plan=held)
+    assert (found.health, found.sync, found.ready) == (Health.HEALTHY, Sync.OUT_OF_SYNC, 1)
+    due = replace(PLAN, changes=(change(Symbol.STOP),))
+    assert status(serving, desired=desired, plan=due).health is Health.PROGRESSING
+    ending = replica(1, Verdict.SUSPENDED)
+    assert status(ending, desired=desired, plan=held).health is Health.SUSPENDED
+
+
 @pytest.mark.parametrize(
     ("second", "sync"),
     [
