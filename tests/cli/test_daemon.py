@@ -10,7 +10,10 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -455,3 +458,27 @@ def test_listen_takes_both_families_and_a_bare_port() -> None:
     assert parse_listen("127.0.0.1:9180") == ("127.0.0.1", 9180)
     assert parse_listen("[::1]:9180") == ("::1", 9180)
     assert parse_listen(":9180") == ("127.0.0.1", 9180)
+
+
+@pytest.mark.parametrize("say", [Trigger.poke, Trigger.stop])
+def test_a_signal_at_any_instruction_of_a_wait_is_heard_and_hangs_nothing(
+    say: Callable[[Trigger], None],
+) -> None:
+    trigger, heard = Trigger(), threading.Event()
+
+    def handler(frame: FrameType, event: str, arg: object) -> Any:
+        # As a handler does: in the thread that waits, wherever it is, and not again inside itself.
+        sys.settrace(None)
+        say(trigger)
+        sys.settrace(handler)
+        return handler
+
+    def waits() -> None:
+        sys.settrace(handler)
+        trigger.wait(0.1, lambda: False, poll_s=0.05)
+        trigger.clear()
+        sys.settrace(None)
+        heard.set()
+
+    threading.Thread(target=waits, daemon=True).start()
+    assert heard.wait(20), "it waits for itself"
