@@ -10,6 +10,7 @@ import click
 
 from reconciler.report.clean import printable
 from reconciler.report.events import Event, changes_of_state
+from reconciler.report.words import state_words
 
 if TYPE_CHECKING:
     from reconciler.report.passreport import PassReport
@@ -81,7 +82,7 @@ def _table(report: PassReport) -> Any:
 
     table = Table("placement", "ready", "health", "replicas")
     for p in report.placements:
-        lines = [f"{r.replica}: {r.verdict}{', ready' if r.ready else ''}" for r in p.replicas]
+        lines = [f"{r.replica}: {state_words(r.verdict, ready=r.ready)}" for r in p.replicas]
         cells = (p.placement, f"{p.ready}/{p.wanted}", p.health.value, "\n".join(lines))
         table.add_row(*(Text("\n".join(map(printable, c.split("\n")))) for c in cells))
     return table

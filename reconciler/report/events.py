@@ -22,6 +22,7 @@ from reconciler.report.passreport import (
     Revisions,
     StepOutcome,
 )
+from reconciler.report.words import state_words
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def _placement_causes(placement: PlacementStatus) -> tuple[str, ...]:
 def _replica_state(replica: ReplicaStatus | None) -> str:
     if replica is None:
         return ""
-    return f"{replica.verdict}, {'ready' if replica.ready else 'not ready'}"
+    return state_words(replica.verdict, ready=replica.ready)
 
 
 def _replica_causes(replica: ReplicaStatus | None) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from reconciler.report.passreport import (
     Revisions,
 )
 from reconciler.report.status import BLOCKERS, NEEDS_A_PERSON, SAID_BY_PEOPLE
-from reconciler.report.words import SHORT_COMMIT, duration, lead_words, plural
+from reconciler.report.words import SHORT_COMMIT, duration, lead_words, plural, state_words
 
 FINDINGS_SHOWN = 20
 """Findings of a bad head in one report; `validate` lists them all."""
@@ -186,13 +186,13 @@ def _placement_details(placement: PlacementStatus, replicas: bool) -> Iterator[s
 
 
 def _replica(replica: ReplicaStatus) -> Iterator[str]:
-    ready = "ready" if replica.ready else "not ready"
+    state = state_words(replica.verdict, ready=replica.ready)
     place = f" on {' + '.join(replica.nodes)}" if replica.nodes else ""
     endpoint = f" at {replica.endpoint}" if replica.endpoint else ""
     why = without_fields(replica.reason, replica.changes)
     reason = f": {why}" if why else ""
     launch = f" ({replica.launch})" if replica.launch else ""
-    said = f"  {replica.replica}: {replica.verdict}, {ready}{place}{endpoint}{launch}{reason}"
+    said = f"  {replica.replica}: {state}{place}{endpoint}{launch}{reason}"
     yield printable(said)
     for field in replica.changes:
         before = shortened(masked(field.path, field.before)) or "(none)"

@@ -33,6 +33,19 @@ VERBS: dict[Symbol, str] = {
 }
 
 
+_NEVER_READY = frozenset(
+    {Verdict.MISSING, Verdict.STARTING, Verdict.EXITED, Verdict.TIMED_OUT, Verdict.SUSPENDED}
+)
+"""What these say of a launch includes that it serves nothing."""
+
+
+def state_words(verdict: str, *, ready: bool) -> str:
+    """`matching, ready`, `missing`; `starting, the old one serves` where another launch does."""
+    if verdict not in _NEVER_READY:
+        return f"{verdict}, {'ready' if ready else 'not ready'}"
+    return f"{verdict}, the old one serves" if ready else verdict
+
+
 def lead_words(other: str) -> str:
     """Of whoever holds the leases: a name, or a whole sentence where it is not that simple."""
     return other if " " in other else f"{other} leads this fleet"

@@ -14,7 +14,14 @@ from reconciler.report.passreport import PassReport, Revisions, StepOutcome
 from reconciler.report.plan_markdown import plan_markdown
 from reconciler.report.plan_text import approval_text, plan_text
 from reconciler.report.status_text import result_text, revisions_words
-from reconciler.report.words import duration, lead_words, share_words, short_revision, why_words
+from reconciler.report.words import (
+    duration,
+    lead_words,
+    share_words,
+    short_revision,
+    state_words,
+    why_words,
+)
 
 SENTENCE = "model m in pool p: 2 of 4 replicas would be removed"
 
@@ -80,6 +87,22 @@ def test_steps_are_told_as_counted_by_node_and_none_is_no_share() -> None:
     assert said(unsettled="not ready after 1 s: a-0") == (
         "done: not ready after 1 s: a-0 (nothing was done)"
     )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ready", "text"),
+    [
+        ("matching", True, "matching, ready"),
+        ("matching", False, "matching, not ready"),
+        ("stale", True, "stale, ready"),
+        ("missing", False, "missing"),
+        ("starting", False, "starting"),
+        ("starting", True, "starting, the old one serves"),
+        ("exited", True, "exited, the old one serves"),
+    ],
+)
+def test_a_state_does_not_call_what_starts_ready(verdict: str, ready: bool, text: str) -> None:
+    assert state_words(verdict, ready=ready) == text
 
 
 def test_a_guards_sentence_stands_once_in_a_plan() -> None:
