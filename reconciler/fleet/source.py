@@ -29,6 +29,7 @@ from reconciler.fleet.listing import list_folder, list_tree, read_blob, read_pla
 from reconciler.fleet.load import Loaded, inventory, load
 from reconciler.fleet.memory import Memory
 from reconciler.fleet.repo import SourceFile
+from reconciler.fleet.strays import at_top as strays_at_top
 from reconciler.fleet.tree import choose, refused
 
 URL = re.compile(r"(ssh|https|file)://[^\s\x00-\x1f]+", re.ASCII)
@@ -239,7 +240,8 @@ class Source(History):
             SourceFile(self._prefix + path, partial(read_blob, repo, ids[path]), str(ids[path]))
             for path in chosen.paths
         ]
-        found = self._placed(chosen.findings)
+        strays = [strays_at_top(path, read_blob(repo, ids[path])) for path in chosen.outside]
+        found = self._placed((*chosen.findings, *filter(None, strays)))
         loaded = self._read(reader, files, revision, found, self._memory)
         self._last = (tree.id, reader, loaded)
         return loaded
@@ -276,7 +278,8 @@ class Source(History):
             raise GitError("repo", "it has no working tree", "name a commit with --ref")
         entries, complete = list_folder(self._folder, self.limits)
         chosen = choose(entries, self.limits, complete=complete)
-        findings = list(self._placed(chosen.findings))
+        strays = [self._stray(self._folder / path, path) for path in chosen.outside]
+        findings = list(self._placed((*chosen.findings, *filter(None, strays))))
         files = []
         for path in chosen.paths:
             try:
@@ -288,6 +291,12 @@ class Source(History):
                 continue
             files.append(SourceFile(self._prefix + path, raw, str(pygit2.hash(raw))))
         return files, findings
+
+    def _stray(self, file: Path, path: str) -> Finding | None:
+        try:
+            return strays_at_top(path, read_plain(file, self.limits.file_bytes))
+        except OSError:
+            return None  # whatever it is, it is not ours to read
 
     def _worktree_revision(self, files: list[SourceFile]) -> Revision:
         repo = self._repo

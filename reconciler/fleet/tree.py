@@ -22,6 +22,8 @@ from reconciler.fleet.limits import Limits
 FOLDERS = ("nodes", "catalog", "placements")
 TOP = ("fleet.yaml", "fleet.yml")
 YAML = (".yaml", ".yml")
+MISNAMED = (".json", ".txt", ".yam", ".yalm", ".ymal", ".yamll", ".ylm")
+"""Endings of files that look as if they were read."""
 
 
 class Sort(StrEnum):
@@ -50,6 +52,12 @@ class Chosen:
 
     paths: tuple[str, ...]
     findings: tuple[Finding, ...]
+    outside: tuple[str, ...] = ()
+    """Other YAML files at the top: not read, unless one of them should have been (strays.py)."""
+
+
+MOST_OUTSIDE = 50
+"""Files at the top that are looked into."""
 
 
 def of_interest(path: str) -> bool:
@@ -65,6 +73,7 @@ def choose(entries: Sequence[TreeEntry], limits: Limits, *, complete: bool = Tru
         message = f"the tree has more than {limits.entries} entries"
         findings.append(refused("", message, "keep generated files out of the fleet repo"))
     paths: list[str] = []
+    outside: list[str] = []
     entries = sorted(entries, key=attrgetter("path"))
     for entry in entries:
         finding = _verdict(entry)
@@ -72,6 +81,8 @@ def choose(entries: Sequence[TreeEntry], limits: Limits, *, complete: bool = Tru
             findings.append(finding)
         elif entry.sort is Sort.FILE and _is_read(entry.path):
             paths.append(entry.path)
+        elif _is_outside(entry) and entry.size <= limits.file_bytes:
+            outside.append(entry.path)
     findings += _twins(entries)
     sizes = {e.path: e.size for e in entries}
     total = sum(sizes[p] for p in paths if sizes[p] <= limits.file_bytes)
@@ -85,7 +96,8 @@ def choose(entries: Sequence[TreeEntry], limits: Limits, *, complete: bool = Tru
         paths = []
     large = [p for p in paths if sizes[p] > limits.file_bytes]
     findings += [_too_large(p, sizes[p], limits) for p in large]
-    return Chosen(tuple(p for p in paths if p not in set(large)), tuple(findings))
+    read = tuple(p for p in paths if p not in set(large))
+    return Chosen(read, tuple(findings), tuple(outside[:MOST_OUTSIDE]))
 
 
 def _too_large(path: str, size: int, limits: Limits) -> Finding:
@@ -104,6 +116,12 @@ def _is_read(path: str) -> bool:
     return path in TOP or (path.split("/", 1)[0] in FOLDERS and path.endswith(YAML))
 
 
+def _is_outside(entry: TreeEntry) -> bool:
+    path = entry.path
+    hidden = path.startswith(".")
+    return entry.sort is Sort.FILE and "/" not in path and path.endswith(YAML) and not hidden
+
+
 def _inside(path: str) -> bool:
     return path in TOP or path.split("/", 1)[0] in FOLDERS
 
@@ -120,7 +138,7 @@ def _verdict(entry: TreeEntry) -> Finding | None:
             return refused(path, message, "put a plain file in its place")
         if entry.sort is Sort.FILE and lower.endswith(YAML) and not path.endswith(YAML):
             return refused(path, "its ending is not in lower case", "rename it to .yaml")
-        if entry.sort is Sort.FILE and lower.endswith(".json"):
+        if entry.sort is Sort.FILE and lower.endswith(MISNAMED):
             return refused(path, "it is not read", "write .yaml or .yml", warning=True)
         return None
     top = path.split("/", 1)[0]

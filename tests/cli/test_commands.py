@@ -309,6 +309,16 @@ def test_command_of_an_unknown_name_lists_the_known_ones(cli: Cli, example: Flee
     assert "chat" in ran.err
 
 
+def test_a_document_of_the_working_tree_that_nobody_reads_is_told(
+    cli: Cli, example: FleetRepo
+) -> None:
+    example.write("n9.yaml", {"kind": "Node", "name": "n9"})
+    example.write("compose.yaml", {"services": {}})
+    ran = cli("validate", repo=example)
+    assert (ran.code, "n9.yaml: warning: it is not read, and holds a Node" in ran.out) == (0, True)
+    assert "compose.yaml" not in ran.out
+
+
 def test_init_makes_a_fleet_that_validates_with_an_id_of_its_own(cli: Cli, tmp_path: Path) -> None:
     ids = set()
     for name in ("one", "two"):

@@ -36,6 +36,8 @@ def check(repo: Repo) -> Iterator[Finding]:
     loader_env = allows_loader_env(repo)
     models = repo.values("Model")
     known = frozenset(engines.names())
+    for owner in (*repo.of("Fleet").values(), *repo.of("Node").values()):
+        yield from _settings(repo, owner, known)
     told: set[tuple[str, int, int, str]] = set()
     for entry in repo.of("Profile").values():
         profile = entry.value
@@ -74,6 +76,18 @@ def asked(repo: Repo, resolved: ResolvedProfile, loader_env: bool) -> Checked:
 def allows_loader_env(repo: Repo) -> bool:
     """Whether the fleet allows variables that load code."""
     return any(fleet.allow_loader_env for fleet in repo.values("Fleet").values())
+
+
+def _settings(repo: Repo, entry: Entry, known: frozenset[str]) -> Iterator[Finding]:
+    """Settings of an engine that is not here: they mean nothing, unless another machine has it."""
+    for name in sorted(entry.value.engines.keys() - known):
+        near = nearest(name, known)
+        other = "one from another package must be installed where the reconciler runs"
+        hint = f"{near} {other}" if near else f"engines are {listed(known)}; {other}"
+        path: Path = ("engines", name)
+        message = f"there is no engine {quoted(name)} here, so nothing reads this"
+        failed = Reason.REFERENCE_FAILED
+        yield repo.finding(entry, path, message, hint, reason=failed, warning=True, key=True)
 
 
 def _unknown_engine(repo: Repo, entry: Entry, name: str) -> Finding:
