@@ -18,10 +18,27 @@ import sys
 from pathlib import Path
 
 
-def main(target: str, *nginx: str) -> int:
-    folder = Path(os.environ["RECONCILE_ENDPOINTS_DIR"])
+USAGE = """\
+usage: nginx.py FILE [WORDS FOR NGINX…]
+
+Writes FILE, an nginx configuration, and reloads nginx. A hook of `reconcile daemon`, which sets
+RECONCILE_ENDPOINTS_DIR to the folder that holds endpoints.json."""
+
+
+def main(*words: str) -> int:
+    folder = os.environ.get("RECONCILE_ENDPOINTS_DIR", "")
+    if words[:1] in (("-h",), ("--help",)):
+        print(USAGE)
+        return 0
+    if not words or words[0].startswith("-") or not folder:
+        why = "" if folder else "\nRECONCILE_ENDPOINTS_DIR is not set."
+        print(USAGE + why, file=sys.stderr)
+        return 2
+    return update(Path(folder), Path(words[0]), *words[1:])
+
+
+def update(folder: Path, path: Path, *nginx: str) -> int:
     published = json.loads((folder / "endpoints.json").read_text())
-    path = Path(target)
     before = path.read_text() if path.exists() else ""
     replace(path, upstreams(published, before))
     if subprocess.run(["nginx", "-t", "-q", *nginx]).returncode != 0:

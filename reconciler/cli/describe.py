@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reconciler.cli.options import output_option, repo_options
+from reconciler.cli.options import output_option, worktree_options
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit, SettingsError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("command")
 @click.argument("name", metavar="PLACEMENT|PROFILE")
-@repo_options
+@worktree_options
 @click.option("--shell", is_flag=True, help="As text that can be pasted into shells on the nodes.")
 @output_option("text", "json")
 @click.pass_context

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from reconciler.cli import fit, nodefacts, signing
-from reconciler.cli.options import output_option, repo_options, secrets_option
+from reconciler.cli.options import output_option, secrets_option, worktree_options
 from reconciler.cli.output import show_json
 from reconciler.cli.session import Session
 from reconciler.errors import Exit
@@ -23,7 +23,7 @@ NAMED = 8
 
 
 @click.command()
-@repo_options
+@worktree_options
 @secrets_option
 @output_option("text", "json")
 @click.pass_context

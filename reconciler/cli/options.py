@@ -78,20 +78,32 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-def repo_options(command: F) -> F:
-    """`--repo` and `--ref`; given after a subcommand they win over those before it."""
-    command = click.option(
-        "--ref",
-        metavar="REF",
-        callback=not_empty,
-        help="Branch, tag or commit; default: HEAD (a dry run: the working tree).",
-    )(command)
-    return click.option(
-        "--repo",
-        metavar="PATH|URL",
-        callback=not_empty,
-        help="The fleet repo; default: the working directory, or the fleet that it is in.",
-    )(command)
+def _repo_options(default_ref: str) -> Callable[[F], F]:
+    def add(command: F) -> F:
+        command = click.option(
+            "--ref",
+            metavar="REF",
+            callback=not_empty,
+            help=f"Branch, tag or commit; default: {default_ref}.",
+        )(command)
+        return click.option(
+            "--repo",
+            metavar="PATH|URL",
+            callback=not_empty,
+            help="The fleet repo; default: the working directory, or the fleet that it is in.",
+        )(command)
+
+    return add
+
+
+repo_options = _repo_options("HEAD")
+"""`--repo` and `--ref`; given after a subcommand they win over those before it."""
+
+worktree_options = _repo_options("the working tree (HEAD where there is none)")
+"""The same, of commands that show what is not committed yet."""
+
+root_options = _repo_options("HEAD (a dry run: the working tree)")
+"""The same, before any subcommand."""
 
 
 def output_option(*kinds: str) -> Callable[[F], F]:

@@ -10,7 +10,7 @@ import click
 
 from reconciler.cli.endpoints import endpoints_options, publisher
 from reconciler.cli.group import LateGroup
-from reconciler.cli.options import not_empty, output_option, repo_options, seconds, secrets_option
+from reconciler.cli.options import not_empty, output_option, root_options, seconds, secrets_option
 from reconciler.cli.output import agreed, can_ask, is_terminal, say, show, show_json
 from reconciler.cli.session import Session
 from reconciler.cli.standin import check_stand_in, chosen
@@ -45,7 +45,7 @@ EPILOG = (
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--version", is_flag=True, help="Show the version.")
-@repo_options
+@root_options
 @click.option("--dry-run", is_flag=True, help="Show the plan of the working tree; touch nothing.")
 @click.option("--offline", is_flag=True, help="Ask no node: plan as if every node were empty.")
 @click.option(

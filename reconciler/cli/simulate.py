@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reconciler.cli.options import not_empty, output_option, repo_options, seconds
+from reconciler.cli.options import not_empty, output_option, seconds, worktree_options
 from reconciler.cli.output import say, show, show_json
 from reconciler.cli.session import Session
 from reconciler.cli.standin import check_stand_in, chosen
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@repo_options
+@worktree_options
 @click.option("--offline", is_flag=True, help="Ask no node: begin with every node empty.")
 @click.option(
     "--base",

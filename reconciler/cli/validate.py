@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from reconciler.cli.options import output_option, repo_options
+from reconciler.cli.options import output_option, worktree_options
 from reconciler.cli.output import say
 from reconciler.cli.session import Session
 from reconciler.errors import Exit
 
 
 @click.command()
-@repo_options
+@worktree_options
 @output_option("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 @click.pass_context

@@ -73,12 +73,13 @@ def check_profile(resolved: ResolvedProfile, *, allow_loader_env: bool) -> list[
     if not allow_loader_env:
         problems += env_checks.check_loader_env(profile)
     if profile.stop_grace_s < engine.stop.least_grace_s:
+        holds = "still gives its GPUs back" if profile.gpus_per_node else "still ends by itself"
         problems.append(
             Problem(
                 "stop_grace_s",
                 f"{profile.stop_grace_s} s is too short for {engine.name}, which takes up to "
                 f"{engine.stop.least_grace_s} s to end",
-                "it would be killed while it still gives its GPUs back",
+                f"it would be killed while it {holds}",
                 warning=True,
             )
         )

@@ -16,6 +16,8 @@ from reconciler.core.describe import DescribedCommand, DescribedRank, Descriptio
 AGENT = "<agent>"
 """How an argv names the agent's file where no node was asked."""
 
+NO_AGENT = "the agent is not on this machine; reconcile doctor puts it on every node"
+
 _DEFAULT_ROOT = (
     '${RECONCILE_ROOT:-$([ "$(id -u)" = 0 ] && echo /var/lib/reconcile'
     ' || echo "${XDG_STATE_HOME:-$HOME/.local/state}/reconcile")}'
@@ -39,7 +41,8 @@ def shell(description: Description) -> str:
 def _rank_lines(rank: DescribedRank, *, needs_agent: bool) -> Iterator[str]:
     def quote(word: str) -> str:
         quoted = _put(shlex.quote(word), rank.launch_dir, "DIR")
-        return _put(quoted, AGENT, "AGENT") if needs_agent else quoted
+        # `:?`: in a person's own shell the check above ends no more than its own line.
+        return _put(quoted, AGENT, "{AGENT:?}") if needs_agent else quoted
 
     lines = [*_file_lines(rank, quote), *_secret_lines(rank, quote)]
     for index, command in enumerate(rank.commands):
@@ -48,10 +51,10 @@ def _rank_lines(rank: DescribedRank, *, needs_agent: bool) -> Iterator[str]:
         lines += _command_lines(command, files, quote, background=background)
     if any('"$DIR"' in line for line in lines):
         yield "DIR=$(mktemp -d)"
-    if any('"$AGENT"' in line for line in lines):
+    if any('"${AGENT:?}"' in line for line in lines):
         yield f"ROOT={shlex.quote(rank.root) if rank.root else _DEFAULT_ROOT}"
-        yield "# `reconcile doctor` puts the agent there."
-        yield 'AGENT=$(ls -t "$ROOT"/agent/*.pyz | head -n 1)'
+        yield 'AGENT=$(ls -t "$ROOT"/agent/*.pyz 2>/dev/null | head -n 1)'
+        yield f': "${{AGENT:?{NO_AGENT}}}"'
     yield from lines
 
 

@@ -8,6 +8,7 @@ other one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
@@ -278,7 +279,11 @@ def _bound(validator: str, value: Any, limit: Any) -> tuple[str, str]:
 
 def _odd(kind: str, subject: str, document: Document, odd: Odd) -> Finding:
     line, column = place(document, odd.path)
-    message, hint = _odd_words(odd, _kinds(schemas.expected(kind, odd.path)))
+    wanted = schemas.expected(kind, odd.path)
+    message, hint = _odd_words(odd, _kinds(wanted))
+    if odd.sort == "float" and _takes_share(wanted):
+        share = _share(odd.text)
+        hint = f"write {share}" if share else "write a whole number, or a share such as 30%"
     return Finding(
         document.file,
         line,
@@ -319,6 +324,16 @@ def _odd_words(odd: Odd, wanted: set[str]) -> tuple[str, str]:
     if odd.sort == "float":
         return f"{text} is a number with a fraction to YAML where text belongs", quote
     return f"{text} is a number that YAML reads in its own way", quote
+
+
+def _takes_share(node: Mapping[str, Any]) -> bool:
+    return any("%" in option.get("pattern", "") for option in node.get("anyOf", [node]))
+
+
+def _share(text: str) -> str:
+    """`30%` for `0.3`; empty where it is no share or no whole number of percent."""
+    match = re.fullmatch(r"0?\.([0-9]{1,2})0*", text)
+    return f"{int(match[1].ljust(2, '0'))}%" if match else ""
 
 
 def _count_hint(text: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+import engines
 from reconciler.core.changes import Reason
 from reconciler.core.model import Desired, Revision
 from reconciler.fleet import schemas
@@ -355,7 +356,13 @@ def _incomplete(repo: Repo, entry: Entry) -> Iterable[Finding]:
     for name in ("engine", "model"):
         if not getattr(entry.value, name):
             hint = "give it, or say 'abstract: true' where others only extend it"
+            if name == "model" and _runs_without_weights(entry.value.engine):
+                hint = "name a Model, which gives the served names: one without 'path' is enough"
             yield repo.finding(entry, (), f"'{name}' is missing", hint, reason=Reason.SCHEMA_FAILED)
+
+
+def _runs_without_weights(engine: str) -> bool:
+    return engine in engines.names() and not engines.get(engine).loads_weights
 
 
 def _one_fleet(repo: Repo, findings: list[Finding]) -> None:

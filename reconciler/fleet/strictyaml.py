@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -386,13 +387,25 @@ class _Walk:
             self.out.complete = False
             return
         mark = error.problem_mark or error.context_mark
+        if "quoted scalar" in (error.context or "") and "unexpected" in (error.problem or ""):
+            mark = error.context_mark or mark  # where it was opened, not where the file ended
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         problem = error.problem or "cannot be parsed"
         message = f"not YAML: {problem}" + (f" ({error.context})" if error.context else "")
+        advice = _advice(message)
+        if "mapping values are not allowed" in message and self._is_first_colon(mark):
+            advice = "look at the indentation: it must begin in the column of its neighbours"
         self.out.findings.append(
-            Finding(self.file, line, column, "", "", message, _advice(message), Reason.PARSE_FAILED)
+            Finding(self.file, line, column, "", "", message, advice, Reason.PARSE_FAILED)
         )
         self.out.complete = False
+
+    def _is_first_colon(self, mark: yaml.Mark | None) -> bool:
+        """Whether no ': ' stands before `mark` on its line: then no value of it holds one."""
+        if mark is None:
+            return False
+        line = next(islice(self.text.split("\n"), mark.line, None), "")
+        return ": " not in line[: mark.column]
 
 
 def _advice(message: str) -> str:

@@ -309,6 +309,38 @@ def test_command_of_an_unknown_name_lists_the_known_ones(cli: Cli, example: Flee
     assert "chat" in ran.err
 
 
+def test_pasted_where_the_agent_is_not_the_text_stops_and_says_what_puts_it_there(
+    cli: Cli, example: FleetRepo, tmp_path: Path
+) -> None:
+    text = cli("command", "chat", "--shell", repo=example).out
+    env = {"PATH": "/usr/bin:/bin", "RECONCILE_ROOT": str(tmp_path / "none"), "HOME": "/"}
+    run = subprocess.run(
+        ["sh", "-c", text], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert run.returncode != 0
+    assert "reconcile doctor puts it on every node" in run.stderr
+    assert "ls:" not in run.stderr
+    assert "python" not in run.stderr, "nothing after it may run"
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("hold", "HEAD."),
+        ("logs", "HEAD."),
+        ("daemon", "HEAD."),
+        ("validate", "the working tree (HEAD where there is none)."),
+        ("doctor", "the working tree (HEAD where there is none)."),
+        ("", "HEAD (a dry run: the working tree)."),
+    ],
+)
+def test_help_names_the_ref_that_a_command_takes_by_itself(
+    cli: Cli, command: str, default: str
+) -> None:
+    said = " ".join(cli(*filter(None, [command]), "--help").out.split())
+    assert f"Branch, tag or commit; default: {default}" in said
+
+
 def test_a_document_of_the_working_tree_that_nobody_reads_is_told(
     cli: Cli, example: FleetRepo
 ) -> None:

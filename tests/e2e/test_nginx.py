@@ -57,6 +57,31 @@ def test_a_name_without_endpoints_keeps_its_upstream() -> None:
     assert "server 127.0.0.1:1 down;" in upstreams(published(), "")
 
 
+# --- Its command line -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "code", "said"),
+    [
+        (("--help",), "/tmp", 0, "usage: nginx.py FILE"),
+        ((), "/tmp", 2, "usage: nginx.py FILE"),
+        (("-x",), "/tmp", 2, "usage: nginx.py FILE"),
+        (("up.conf",), "", 2, "RECONCILE_ENDPOINTS_DIR is not set"),
+    ],
+)
+def test_called_as_no_hook_it_writes_nothing_and_says_how(
+    tmp_path: Path, words: tuple[str, ...], folder: str, code: int, said: str
+) -> None:
+    env = {"PATH": str(tmp_path / "none"), "RECONCILE_ENDPOINTS_DIR": folder}
+    argv = [sys.executable, str(HOOK), *words]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- A real nginx -----------------------------------------------------------------------------
 
 
