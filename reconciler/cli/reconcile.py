@@ -294,8 +294,10 @@ def _show_report(report: PassReport, output: str, took_s: float, *, waited: bool
     if output == "markdown":
         _show_plan_or_problem(report)
         return
-    _show_problem(report)
-    if waited:
+    if not waited:
+        _show_problem(report)
+    else:
+        # The status says it, too.
         click.echo()
         click.echo(status_text(report, replicas=False), nl=False)
         click.echo()

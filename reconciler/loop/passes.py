@@ -25,7 +25,7 @@ from reconciler.loop.telling import idle, nothing, report
 from reconciler.loop.trust import Trust
 from reconciler.loop.values import Decision, Request, Stopwatch
 from reconciler.report.passreport import HeadError, PassReport, StepOutcome
-from reconciler.report.words import lead_words
+from reconciler.report.words import SHORT_COMMIT, lead_words
 
 if TYPE_CHECKING:
     from reconciler.nodes.apply import ApplyReport
@@ -84,9 +84,11 @@ def decide(edges: Edges, working: revisions.Working, observed: Observed) -> Deci
 def _repairs_words(working: revisions.Working) -> str:
     """A plan of another commit than the one that was asked for must say so by itself."""
     error = working.error
-    name = f"head {error.revision}" if error and error.revision else "head"
+    ref, sha, commit = (error.revision if error else "").partition("sha1:")
+    name = f"head {ref}{sha}{commit[:SHORT_COMMIT]}".rstrip()
     why = f"is refused ({error.reason})" if error and error.revision else "cannot be followed"
-    return f"{name} {why}: only repairs are planned, by {working.in_force[:10]}, which is in force"
+    force = working.in_force[:SHORT_COMMIT]
+    return f"{name} {why}: only repairs are planned, by {force}, which is in force"
 
 
 def _asked(edges: Edges, request: Request, decision: Decision) -> Decision:

@@ -69,8 +69,12 @@ def _passes(
 def _ended(last: PassReport, took_s: float, *, over: bool) -> PassReport:
     """`last`, told as what it is where the wait ended before everything was ready."""
     late = unsettled_words(last)
-    if is_converged(last) or not late:
+    if is_converged(last):
         return last
+    if not late:
+        # All of it serves, and something keeps it from being as git says: a rejected profile.
+        waits = _waits_for(last).removeprefix("; ")
+        return replace(last, unsettled=f"all is ready, not all as wanted; {waits}" if waits else "")
     after = f"not ready after {took_s:.0f} s" if over else "not ready, and nothing moves any more"
     code = Exit.PARTIAL if last.exit_code == Exit.OK else last.exit_code
     return replace(last, exit_code=code, unsettled=f"{after}: {late}{_waits_for(last)}")

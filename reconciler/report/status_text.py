@@ -73,8 +73,10 @@ def revisions_words(revisions: Revisions) -> str:
         force = revisions.in_force[:SHORT_COMMIT]
         then = f"{force} is in force until the next pass" if force else "not in force yet"
         return f"{head}: applied, {then}"
-    force = revisions.in_force[:SHORT_COMMIT] or "none yet"
-    said = f"head {head}, in force {force}"
+    force = revisions.in_force[:SHORT_COMMIT]
+    if not revisions.head and not force:
+        return "unknown, and none is in force"
+    said = f"head {head}, in force {force}" if force else f"{head}: not in force yet"
     return f"{said}, applied {revisions.applied[:SHORT_COMMIT]}" if revisions.applied else said
 
 
@@ -101,7 +103,8 @@ def _result(report: PassReport, took_s: float, converged: bool) -> str:
     if report.unsettled:
         said = f"{_steps(done, total)} done" if total else "nothing was done"
         return f"{report.unsettled} ({said})"
-    steps = f"{_steps(done, total)} done in {took_s:.1f} s" if total else "nothing was done"
+    said = "" if done == total else " done"
+    steps = f"{_steps(done, total)}{said} in {took_s:.1f} s" if total else "nothing was done"
     led = f"{lead_words(report.lease_held_by)}: " if report.lease_held_by else ""
     return led + "; ".join([steps, *_waiting(report.plan.changes if report.plan else ())])
 

@@ -21,7 +21,8 @@ from reconciler.cli.daemon import make_logger, said_once
 from reconciler.cli.progress import Progress
 from reconciler.core.changes import Hold, Plan, Reason
 from reconciler.core.model import Revision
-from reconciler.errors import SettingsError
+from reconciler.core.observed import NodeHold
+from reconciler.errors import Exit, SettingsError
 from reconciler.loop.daemon import BUSY_S, Daemon, Schedule
 from reconciler.loop.page import PageServer, json_page, parse_listen
 from reconciler.loop.passes import Request
@@ -302,6 +303,22 @@ def test_a_wait_tells_of_the_steps_of_all_its_passes() -> None:
     assert (first[-1].steps, len(last.steps)) == ((), len(first[0].steps))
     assert "everything is ready" in result_text(last, 8.0, converged=True)
     assert f"({len(last.steps)} steps on nodes)" in result_text(last, 8.0, converged=True)
+
+
+def test_a_wait_that_ends_partial_says_what_is_held_where_all_is_ready() -> None:
+    world = World()
+    world.source.push("one", desired("one"))
+    world.run_ready(desired("one"))
+    world.in_force(commit_id("one"))
+    answers = world.pool.answers
+    answers["c"] = replace(answers["c"], hold=NodeHold("ada", "a fan"))
+    last = run_until_settled(
+        world.edges, Request(), timeout_s=60.0, pause=lambda s: None, on_report=lambda r: None
+    )
+    assert last.exit_code == Exit.PARTIAL
+    assert "all is ready, not all as wanted; held: node c: NodeHeld: c: held by ada" in result_text(
+        last, 8.0
+    )
 
 
 # --- Events and the page ----------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_of_a_head_that_is_not_verified_nothing_is_done_and_repairs_go_on() -> N
     assert {c.waits_for for c in report.plan.changes if c.waits} <= {Reason.SIGNATURE_INVALID}
     text = plan_text(report.plan)
     assert f"sha1:{commit_id('one')[:10]}: " in text.splitlines()[0]
-    assert f"@sha1:{commit_id('two')} is refused (SignatureInvalid): only repairs" in text
+    assert f"@sha1:{commit_id('two')[:10]} is refused (SignatureInvalid): only repairs" in text
 
 
 def test_the_same_after_a_restart_on_another_machine_by_the_signature_of_the_one_in_force() -> None:

@@ -62,6 +62,8 @@ def test_one_commit_that_is_all_three_is_told_once() -> None:
 
 
 def test_a_look_that_writes_nothing_down_tells_what_runs_and_that_it_is_not_in_force() -> None:
+    new = Revisions("a" * 40, "", "", "main")
+    assert revisions_words(new) == "main@aaaaaaaaaa: not in force yet"
     first = Revisions("a" * 40, "", "a" * 40, "main")
     assert revisions_words(first) == "main@aaaaaaaaaa: applied, not in force yet"
     later = revisions_words(Revisions("a" * 40, "b" * 40, "a" * 40, "main"))
@@ -82,7 +84,7 @@ def test_steps_are_told_as_counted_by_node_and_none_is_no_share() -> None:
         report = PassReport("me", "", Revisions(), steps=steps, unsettled=unsettled)
         return result_text(report, 1.0).splitlines()[-1]
 
-    assert said("done", "done") == "done: 2 steps on nodes done in 1.0 s"
+    assert said("done", "done") == "done: 2 steps on nodes in 1.0 s"
     assert said("done", "lost") == "done: 1 of 2 steps on nodes done in 1.0 s"
     assert said(unsettled="not ready after 1 s: a-0") == (
         "done: not ready after 1 s: a-0 (nothing was done)"
