@@ -22,6 +22,11 @@ def fleet_of(folder: Path) -> Path | None:
     for one in (start, *start.parents):
         if any(os.path.isfile(one / name) for name in TOP):
             return one
-        if os.path.lexists(one / ".git"):
+        if os.path.lexists(one / ".git") or _is_repository(one):
             return None
     return None
+
+
+def _is_repository(folder: Path) -> bool:
+    """A repository's own folder, bare or `.git`: it stands for itself."""
+    return os.path.isfile(folder / "HEAD") and os.path.isdir(folder / "objects")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_what_lies_above_a_work_tree_is_not_its_fleet(tmp_path: Path) -> None:
     (inner / "fleet.yaml").write_text("kind: Fleet\n")
     assert fleet_of(inner / "nodes") == inner
     assert fleet_of(tmp_path) == tmp_path
+
+
+def test_a_repositorys_own_folder_stands_for_what_it_is_of(cli: Cli, example: FleetRepo) -> None:
+    ran = cli("--repo", str(example.folder / ".git"), "validate")
+    assert ran.code == 0, ran.err
+    inner = example.folder / "mirror.git"
+    shutil.copytree(example.folder / ".git", inner)
+    assert fleet_of(inner) is None
 
 
 def test_outside_any_repo_all_ways_on_are_named(
