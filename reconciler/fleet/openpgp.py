@@ -38,9 +38,15 @@ def check(signed: Signed, keys: Path) -> Checked:
         file.write_bytes(signed.signature)
         said = run_program([*base, "--verify", str(file), "-"], signed.payload)
         made = _made(said)
-        if made and _lines(said, "EXPKEYSIG") and len(_lines(said, "NEWSIG")) == 1:
+        ended = _lines(said, "EXPKEYSIG") or _lines(said, "EXPSIG")
+        if made and ended and len(_lines(said, "NEWSIG")) == 1:
             listed = run_program([*base, "--with-colons", "--list-keys", f"{made[0]}!"])
-            return _expired(said, signed, made, expiry(listed.out, made[0], made[-1]))
+            # Of a key that is revoked too, gpg's one word for the signature tells only the end.
+            if not listed.ok or revoked(listed.out, made[0], made[-1]):
+                return Checked(key=_key(made), who=_who(said), why="its key is revoked")
+            until_s = expiry(listed.out, made[0], made[-1])
+            if _lines(said, "EXPKEYSIG") or (until_s and until_s <= signed.committed_s):
+                return _expired(said, signed, made, until_s)
     return judged(said)
 
 
@@ -84,15 +90,26 @@ def expiry(colons: str, fingerprint: str, primary: str) -> int:
 
     Of `--with-colons`: records pub and sub (field 7: expiry), each before its fpr (field 10).
     """
-    until: list[int] = []
-    ends = ""
+    ends = (fields[6] for fields in _keys(colons, fingerprint, primary))
+    return min((int(end) for end in ends if end.isdigit()), default=0)
+
+
+def revoked(colons: str, fingerprint: str, primary: str) -> bool:
+    """Whether a key or its primary key is revoked (field 2 of their records is `r`)."""
+    return any(fields[1] == "r" for fields in _keys(colons, fingerprint, primary))
+
+
+def _keys(colons: str, fingerprint: str, primary: str) -> list[list[str]]:
+    """The pub and sub records of these two."""
+    found: list[list[str]] = []
+    last: list[str] = []
     for line in colons.splitlines():
         fields = line.split(":")
         if fields[0] in ("pub", "sub"):
-            ends = fields[6]
-        elif fields[0] == "fpr" and fields[9] in (fingerprint, primary) and ends.isdigit():
-            until.append(int(ends))
-    return min(until, default=0)
+            last = fields
+        elif fields[0] == "fpr" and last and fields[9] in (fingerprint, primary):
+            found.append(last)
+    return found
 
 
 def _made(said: Ended) -> list[str]:
@@ -119,5 +136,6 @@ def _who(said: Ended) -> str:
 def _lines(said: Ended, word: str) -> list[list[str]]:
     """The fields of each status line of this kind."""
     start = f"{_STATUS}{word} "
-    found = (line for line in said.out.splitlines() if f"{line} ".startswith(start))
+    # Not splitlines: a name or a notation may hold what Unicode calls a line's end.
+    found = (line for line in said.out.split("\n") if f"{line} ".startswith(start))
     return [line[len(start) :].split(" ") for line in found]

@@ -308,3 +308,30 @@ def test_without_the_program_nothing_is_good_and_what_to_install_is_said(
     assert "install openssh-client" in found.why
     pgp = raw.replace(b"SSH SIGNATURE", b"PGP SIGNATURE")
     assert "install gnupg" in Signers(openpgp=file).check(pgp).why
+
+
+@needs_gpg
+@pytest.mark.parametrize("ends", ["the key", "the signature"])
+def test_a_revoked_key_is_good_at_no_time_also_where_something_has_ended(
+    repo: Repo, tmp_path: Path, ends: str
+) -> None:
+    """gpg has one word for a signature, and an end comes before a revocation."""
+    with keyring() as gpg:
+        key = gpg.key(
+            "Ada <ada@x>",
+            at="20240101T000000",
+            expires="2024-12-31" if ends == "the key" else "never",
+        )
+        options = list(by_gpg(gpg, key, "20240601T000000"))
+        if ends == "the signature":
+            program = Path(options[1].partition("=")[2])
+            program.write_text(
+                program.read_text().replace("--batch", "--batch --default-sig-expire 1d")
+            )
+        raw = repo.commit(*options)
+        good = Signers(openpgp=gpg.export(tmp_path / "before", "Ada <ada@x>")).check(raw)
+        assert (good.at_commit, good.now) == (True, False)
+        file = gpg.home / "openpgp-revocs.d" / f"{key}.rev"
+        gpg("--import", stdin=file.read_text().replace(":-----BEGIN", "-----BEGIN"))
+        found = Signers(openpgp=gpg.export(tmp_path / "after", "Ada <ada@x>")).check(raw)
+    assert (found.at_commit, found.now, found.why) == (False, False, "its key is revoked")
