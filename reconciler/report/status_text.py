@@ -87,7 +87,7 @@ def result_text(report: PassReport, took_s: float, *, converged: bool = False) -
         + (f" ({step.code})" if step.code else "")
         + (f": {step.message}" if step.message else "")
         for step in report.steps
-        if step.result != "done"
+        if step.result != "done" and not (step.message and step.message in report.unsettled)
     ]
     outcome = _OUTCOMES.get(report.exit_code, "error")
     lines.append(f"{outcome}: {_result(report, took_s, converged)}")

@@ -107,6 +107,14 @@ def test_a_state_does_not_call_what_starts_ready(verdict: str, ready: bool, text
     assert state_words(verdict, ready=ready) == text
 
 
+def test_why_a_start_was_refused_is_not_told_twice_at_the_end_of_a_wait() -> None:
+    step = StepOutcome("start", "a-0-x", "n", "refused", "preflight", "/models/a: no such file")
+    report = PassReport("me", "", Revisions(), steps=(step,), exit_code=3)
+    held = "a-0 still missing; held: replica a-0: not started; n: /models/a: no such file"
+    assert result_text(report, 1.0).count("/models/a") == 1
+    assert result_text(replace(report, unsettled=held), 1.0).count("/models/a") == 1
+
+
 def test_a_guards_sentence_stands_once_in_a_plan() -> None:
     stops = tuple(
         Change(f"a-{n}", "a", Symbol.STOP, "r", waits=SENTENCE, waits_for=Reason.BLAST_RADIUS)
