@@ -143,10 +143,10 @@ class AgentChannel:
         line = package.bootstrap.line(
             marker, package.digest, endpoint.root, endpoint.previous_roots
         )
-        agent._send(line.encode("ascii") + b"\n", deadline.left())
+        agent._send(line.encode("ascii") + b"\n", deadline.left(), starting=True)
         said = agent._greeting(deadline)
         if said == "need":
-            agent._send(package.upload(), deadline.left())
+            agent._send(package.upload(), deadline.left(), starting=True)
             said = agent._greeting(deadline)
         if said != "ready":
             raise agent._damaged(f"the bootstrap answered {said!r}")
@@ -254,7 +254,7 @@ class AgentChannel:
             raise NodeUnseen(self._endpoint.subject, LookError.UNSUITABLE, reason)
         return _told(said, 40)
 
-    def _send(self, data: bytes, seconds: float) -> None:
+    def _send(self, data: bytes, seconds: float, *, starting: bool = False) -> None:
         self._channel.settimeout(max(0.001, seconds))
         try:
             if len(data) < READ >> 5:
@@ -267,7 +267,8 @@ class AgentChannel:
             raise self._unreachable("it does not take what is sent") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._drain()
-            raise self._gone(NodeUnseen) from error
+            # What could not be started may have ended before it was told anything.
+            raise self._gone(NodeUnseen, starting=starting) from error
 
     def _drain(self) -> bool:
         """Reads all that is there; whether the stream has ended."""

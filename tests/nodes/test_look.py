@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 
 from reconciler.core.model import Desired, Node, NodeSsh, NodeState, SshSettings
 from reconciler.core.observed import LookError, NodeLook, Observed
+from reconciler.nodes.channel import AgentPackage
 from reconciler.nodes.loopback import LoopbackFleet, LoopbackNode, write_key
 from reconciler.nodes.pool import NodePool
 from tests.nodes.conftest import MakePool
@@ -439,6 +440,33 @@ def test_a_node_without_python_is_unsuitable_and_told_so(
 ) -> None:
     look = only(make_pool().look(desired_of(start_fleet(1, path="/nowhere"))))
     assert look.error is LookError.UNSUITABLE
+    assert "python3 is not on the PATH" in look.detail
+
+
+class SlowToSpeak(StandIn):
+    """Says nothing to the node before what it started there has ended."""
+
+    def __init__(self, ended: Path) -> None:
+        super().__init__()
+        self.ended = ended
+
+    def line(
+        self, marker: str, agent_hash: str, root: str, previous_roots: Sequence[str] = ()
+    ) -> str:
+        until(self.ended.exists, "python3 to end")
+        time.sleep(0.5)  # for the word of it to arrive; too short, and nothing is tried here
+        return super().line(marker, agent_hash, root, previous_roots)
+
+
+def test_a_node_without_python_is_told_so_even_if_that_ended_before_it_was_spoken_to(
+    start_fleet: StartFleet, make_pool: MakePool, tmp_path: Path
+) -> None:
+    tool, ended = tmp_path / "bin" / "python3", tmp_path / "ended"
+    _write(tool, f"#!/bin/sh\n/usr/bin/touch {ended}\nexit 127\n")
+    tool.chmod(0o755)
+    agent = AgentPackage(SlowToSpeak(ended), b"x", "0" * 64)
+    look = only(make_pool(agent=agent).look(desired_of(start_fleet(1, path=str(tool.parent)))))
+    assert look.error is LookError.UNSUITABLE, look.detail
     assert "python3 is not on the PATH" in look.detail
 
 
