@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from reconciler.fleet.checks import (
     adapters,
+    amounts,
     engine,
     fabrics,
     fit,
@@ -35,6 +36,7 @@ CHECKS: tuple[Callable[[Repo], Iterable[Finding]], ...] = (
     engine.check,
     adapters.check,
     fit.check,
+    amounts.check,
 )
 
 

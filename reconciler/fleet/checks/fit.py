@@ -61,7 +61,7 @@ def check(repo: Repo) -> Iterator[Finding]:
         resolved = ResolvedProfile(profile, models[profile.model])
         if placement.selector or placement.nodes:
             candidates = Counter(
-                shapes[name] for name, node in nodes.items() if _chosen(placement, node)
+                shapes[name] for name, node in nodes.items() if chosen(placement, node)
             )
             yield from _placement(repo, entry, fleet, resolved, candidates, fabrics)
             continue
@@ -113,7 +113,8 @@ def _shape(node: Node) -> Shape:
     )
 
 
-def _chosen(placement: Placement, node: Node) -> bool:
+def chosen(placement: Placement, node: Node) -> bool:
+    """Whether pool, names and labels of `placement` mean `node`."""
     return (
         (not placement.pool or node.pool == placement.pool)
         and (not placement.nodes or node.name in placement.nodes)
