@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reconciler.core import canary
 from reconciler.core.endings import Ending
@@ -32,9 +33,8 @@ class Held:
     """Changes that a person let through all the same."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the choice for one placement depends on."""
+class Facts(NamedTuple):
+    """What the choice for one placement depends on. A tuple, as every placement makes one."""
 
     placement: Placement
     profile: ResolvedProfile

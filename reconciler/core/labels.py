@@ -6,9 +6,21 @@ work for its nodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from reconciler.core.model import Desired, Placement
 from reconciler.core.observed import Labels
 from reconciler.core.verdict import JudgedReplica
+
+
+class _Shared(NamedTuple):
+    """What is the same for all replicas of a placement."""
+
+    labels: Mapping[str, str]
+    owner: str
+    revision: str
+    unhealthy_after_s: int
 
 
 class LabelBook:
@@ -16,7 +28,7 @@ class LabelBook:
 
     def __init__(self, desired: Desired) -> None:
         self._desired = desired
-        self._shared: dict[str, Labels] = {}
+        self._shared: dict[str, _Shared] = {}
 
     def of(self, placement: str, replica: str, ordinal: int) -> Labels:
         """The labels that a launch of `replica` should carry."""
@@ -52,17 +64,17 @@ class LabelBook:
                 return False
         return True
 
-    def _of_placement(self, name: str) -> Labels:
+    def _of_placement(self, name: str) -> _Shared:
         if name not in self._shared:
             self._shared[name] = _shared(self._desired, self._desired.placements[name])
         return self._shared[name]
 
 
-def _shared(desired: Desired, placement: Placement) -> Labels:
+def _shared(desired: Desired, placement: Placement) -> _Shared:
     """The nearest word wins: placement over profile over model."""
-    resolved = desired.resolved(placement)
-    profile, model = resolved.profile, resolved.model
-    return Labels(
+    profile = desired.profiles[placement.profile]
+    model = desired.models[profile.model]
+    return _Shared(
         labels={**model.labels, **profile.labels, **placement.labels},
         owner=placement.owner or profile.owner or model.owner,
         revision=desired.revision.recorded,

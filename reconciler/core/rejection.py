@@ -7,7 +7,7 @@ docs/adr/0009 says why five failures in one place are enough where DESIGN asks f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reconciler.core.backoff import KEPT_FAILURES
 from reconciler.core.endings import Ending, Fault
@@ -22,9 +22,8 @@ Launches = Sequence[tuple[Sighting, Ending | None]]
 """Newest first."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a rejection in one placement depends on."""
+class Trial(NamedTuple):
+    """What a rejection in one placement depends on. A tuple, as every placement makes one."""
 
     fingerprint: str
     ranks: int

@@ -42,9 +42,9 @@ def check(repo: Repo) -> Iterator[Finding]:
     pools: dict[str, Counter[Shape]] = defaultdict(Counter)
     shapes: dict[str, Shape] = {}
     for name, node in repo.values("Node").items():
-        shapes[name] = _shape(node)
+        shapes[name] = repo.memory.of(node, _shape)
         pools[node.pool][shapes[name]] += 1
-        pools[""][shapes[name]] += 1
+    pools[""] = sum(pools.values(), Counter())
     fabrics = {fabric for shape in shapes.values() for fabric, *_ in shape.fabrics}
     fleet = next(iter(repo.values("Fleet").values()), None)
     nodes, profiles, models = repo.values("Node"), repo.values("Profile"), repo.values("Model")
@@ -58,17 +58,18 @@ def check(repo: Repo) -> Iterator[Finding]:
             continue
         if profile.engine not in known:
             continue
-        resolved = ResolvedProfile(profile, models[profile.model])
+        model = models[profile.model]
         if placement.selector or placement.nodes:
             candidates = Counter(
                 shapes[name] for name, node in nodes.items() if chosen(placement, node)
             )
+            resolved = ResolvedProfile(profile, model)
             yield from _placement(repo, entry, fleet, resolved, candidates, fabrics)
             continue
-        values = placement, profile, resolved.model
-        key = tuple(map(id, values))
+        values = placement, profile, model
+        key = id(placement), id(profile), id(model)
         if key not in calm:
-            candidates = pools[placement.pool]
+            resolved, candidates = ResolvedProfile(profile, model), pools[placement.pool]
             found = list(_placement(repo, entry, fleet, resolved, candidates, fabrics))
             if not found:
                 calm[key] = values

@@ -28,6 +28,8 @@ HOST_KEY_TYPES = (
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """As nvmlDeviceGetUUID writes it (NVML API reference)."""
 
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 _DOCUMENTATION = tuple(
     ipaddress.ip_network(n)
     for n in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
@@ -196,25 +198,34 @@ def _address(
 
 def _usable(repo: Repo, entry: Entry, node: Node) -> Iterator[Finding]:
     """Addresses that no peer can dial, or that stand for another machine after the next boot."""
-    places: list[tuple[Path, str]] = [(("address",), node.address)]
-    places.append((("management", "address"), node.management.address))
-    for name, fabric in node.fabrics.items():
-        places.append((("fabrics", name, "address"), fabric.address))
-    for path, address in places:
-        try:
-            ip = ipaddress.ip_address(address)
-        except ValueError:
-            continue
-        if ip.is_unspecified or ip.is_multicast or (ip.is_link_local and ip.version == 6):
+    for path, address, ip in repo.memory.of(node, _special_addresses):
+        if ip.is_unspecified or ip.is_multicast or ip.version == 6:
             what = "link-local, and needs a zone" if ip.is_link_local else "no machine's address"
             hint = "write an address that the other nodes reach"
             yield repo.finding(
                 entry, path, f"{quoted(address)} is {what}", hint, reason=Reason.INFEASIBLE
             )
-        elif ip.is_link_local:
+        else:
             message = f"{quoted(address)} is link-local: another boot may give it another one"
             hint = "give the interface a fixed address"
             yield repo.finding(entry, path, message, hint, reason=Reason.INFEASIBLE, warning=True)
+
+
+def _special_addresses(node: Node) -> list[tuple[Path, str, IPAddress]]:
+    """Those that no single machine keeps: unspecified, multicast, link-local. Most nodes: none."""
+    places: list[tuple[Path, str]] = [(("address",), node.address)]
+    places.append((("management", "address"), node.management.address))
+    for name, fabric in node.fabrics.items():
+        places.append((("fabrics", name, "address"), fabric.address))
+    found = []
+    for path, address in places:
+        try:
+            ip = ipaddress.ip_address(address)
+        except ValueError:
+            continue
+        if ip.is_unspecified or ip.is_multicast or ip.is_link_local:
+            found.append((path, address, ip))
+    return found
 
 
 def harmless(address: str) -> bool:

@@ -112,6 +112,8 @@ def _pool(
 
 
 def _case_twins(repo: Repo, entries: Mapping[str, Entry]) -> Iterator[Finding]:
+    if len({name.casefold() for name in entries}) == len(entries):
+        return
     first: dict[str, Entry] = {}
     for name in sorted(entries):
         entry = entries[name]
