@@ -284,6 +284,8 @@ def _wait(edges: Edges, request: Request, timeout_s: float, text: bool) -> PassR
 
 
 def _show_report(report: PassReport, output: str, took_s: float, *, waited: bool) -> None:
+    from dataclasses import replace
+
     from reconciler.loop.outcome import is_converged
     from reconciler.report.report_json import report_json
     from reconciler.report.status_text import result_text, status_text
@@ -294,12 +296,11 @@ def _show_report(report: PassReport, output: str, took_s: float, *, waited: bool
     if output == "markdown":
         _show_plan_or_problem(report)
         return
-    if not waited:
-        _show_problem(report)
-    else:
-        # The status says it, too.
+    _show_problem(report)
+    if waited:
+        told = replace(report, head_error=None, notes=())  # Stderr has it.
         click.echo()
-        click.echo(status_text(report, replicas=False), nl=False)
+        click.echo(status_text(told, replicas=False), nl=False)
         click.echo()
     converged = waited and is_converged(report)
     click.echo(result_text(report, took_s, converged=converged), nl=False)
