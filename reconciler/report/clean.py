@@ -22,10 +22,16 @@ _BREAKING = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
 
 
+LONGEST_LINE = 8_000
+"""A node's words reach a terminal by this way: an error of eight megabytes is no message."""
+
+
 def printable(text: str) -> str:
     """`text` on one line, as it may be shown: without what has the shape of a secret, and with an
     escape for whatever could move a cursor or reorder what is read."""
     text = without_secrets(text)
+    if len(text) > LONGEST_LINE:
+        text = f"{text[:LONGEST_LINE]}… ({len(text)} characters)"
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _harmless(c) else _escaped(c) for c in text)

@@ -17,7 +17,7 @@ from typing import Any
 from reconciler.core.changes import Symbol
 from reconciler.core.fingerprint import fingerprint
 from reconciler.core.guard import approvable
-from reconciler.core.model import Desired, Revision
+from reconciler.core.model import PER_NODE, Desired, Revision
 from reconciler.core.observed import ApprovedChange, Observed
 from reconciler.core.verdict import JudgedReplica, Verdict
 from reconciler.core.words import one_or
@@ -30,6 +30,10 @@ from reconciler.simulate.seen import fleet_as_seen, kept
 OWNER = "forecast"
 SIM = "sim"
 MAX_PASSES = 5_000
+MOST_WORK = 1_500_000
+"""Passes times processes and nodes, all of which each pass looks at: what a pull request asks for
+must end. About a minute of computing; a rollout over 1,000 replicas has room for 1,000 passes."""
+FEWEST_PASSES = 20
 STILL_S = 1_800.0
 """Nothing has been seen to be due: one look this much later, for what waits on its own clock (a
 probe under a brake, the longest back-off)."""
@@ -47,6 +51,8 @@ class Assumptions:
     """Virtual seconds after which the forecast ends unfinished."""
     failing: frozenset[str] = frozenset()
     """Profiles whose launches crash at the end of their load: a wrong commit, rehearsed."""
+    most_work: int = MOST_WORK
+    """Passes times processes and nodes after which it ends unfinished."""
     approved: bool = False
     """Whatever a guard or `update: manual` holds is let through, as by `reconcile approve`."""
 
@@ -90,8 +96,8 @@ def forecast(desired: Desired, observed: Observed, given: Assumptions) -> Foreca
     history = History(fleet)
     approvals: tuple[ApprovedChange, ...] = ()
     outcome, still, passes = Outcome.UNFINISHED, False, 0
-    began = fleet.clock.now
-    while passes < MAX_PASSES and fleet.clock.now - began <= given.limit_s:
+    began, most = fleet.clock.now, _most_passes(desired, given.most_work)
+    while passes < most and fleet.clock.now - began <= given.limit_s:
         made = _one_pass(reconciler, desired, approvals or None)
         passes += 1
         history.record(made)
@@ -125,10 +131,27 @@ def forecast(desired: Desired, observed: Observed, given: Assumptions) -> Foreca
         capacity=history.capacity(),
         held=history.held(),
         notes=(
+            *([_cut_short(passes)] if outcome is Outcome.UNFINISHED and passes >= most else []),
             *_unknowns(desired, observed, fleet),
             *engines.notes(_loading(desired, history.told())),
         ),
         passes=passes,
+    )
+
+
+def _most_passes(desired: Desired, most_work: int) -> int:
+    wanted = (
+        (p, len(desired.nodes) if p.replicas == PER_NODE else int(p.replicas))
+        for p in desired.placements.values()
+    )
+    processes = sum(n * desired.resolved(p).profile.nodes for p, n in wanted)
+    return min(MAX_PASSES, max(FEWEST_PASSES, most_work // (processes + len(desired.nodes) + 1)))
+
+
+def _cut_short(passes: int) -> str:
+    return (
+        f"it was cut short after {passes} passes, which for a fleet of this size is all that is"
+        " computed; the rollout itself would go on"
     )
 
 

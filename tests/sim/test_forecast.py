@@ -260,6 +260,15 @@ def test_what_swings_for_ever_ends_at_the_limit() -> None:
     assert made.took_s <= 660
 
 
+def test_a_large_fleet_ends_before_whoever_waits_for_it_gives_up() -> None:
+    world = chat(8).edit("llama", args=NEW)
+    whole = play(world)
+    assert (whole.outcome, whole.passes > 25) == (Outcome.CONVERGED, True)
+    made = play(world, most_work=275)
+    assert (made.outcome, made.passes) == (Outcome.UNFINISHED, 275 // (8 + 2 + 1))
+    assert any("cut short after 25 passes" in note for note in made.notes)
+
+
 # --- What a node would find before a start --------------------------------------------------------
 
 
