@@ -170,10 +170,12 @@ class FakePool:
     silent: set[str] = field(default_factory=set)
     leases: list[tuple[str, tuple[str, ...], Mapping[str, Any]]] = field(default_factory=list)
     looks: list[tuple[str, ...]] = field(default_factory=list)
+    on_look: Callable[[], None] = lambda: None
     lost: set[str] = field(default_factory=set)
     """Nodes that renew no lease: it ran out, or another has taken it meanwhile."""
 
     def look(self, desired: Desired, *, remember: bool = True) -> Observed:
+        self.on_look()
         self.looks.append(tuple(sorted(desired.nodes)))
         return Observed(self.owner, {name: self._look(name) for name in sorted(desired.nodes)})
 

@@ -219,13 +219,13 @@ def test_a_refused_login_is_answered_with_the_options_of_init(
 
 
 def test_an_identity_lies_in_the_home_folder_or_is_named_whole(tmp_path: Path) -> None:
-    home, cwd = tmp_path / "home", tmp_path / "home" / "work"
+    home, cwd = tmp_path / "home", tmp_path / "home" / "keys"
     (home / ".ssh").mkdir(parents=True)
     cwd.mkdir()
     for path in (home / ".ssh" / "key", cwd / "k", tmp_path / "other"):
         path.write_text("")
     assert identity_path("~/.ssh/key", cwd, home) == "~/.ssh/key"
-    assert identity_path("k", cwd, home) == "~/work/k"
+    assert identity_path("k", cwd, home) == "~/keys/k"
     assert identity_path("../../other", cwd, home) == str(tmp_path / "other")
     assert identity_path("", cwd, home) == ""
     with pytest.raises(SettingsError, match=f"there is no file {cwd}/none"):

@@ -75,14 +75,12 @@ def test_a_wait_that_is_interrupted_gives_the_leases_back_and_says_what_is_not_r
 
 def test_a_wait_that_is_interrupted_in_a_look_gives_the_leases_back() -> None:
     w, stop = fleet(), Stop(tell=False)
-    looks = w.pool.look
 
-    def look(*args: object, **kwargs: object) -> object:
+    def interrupt() -> None:
         if w.applied:
             stop.handle(signal.SIGTERM)
-        return looks(*args, **kwargs)  # type: ignore[arg-type]
 
-    w.pool.look = look  # type: ignore[method-assign,assignment]
+    w.pool.on_look = interrupt
     request = Request(cancelled=stop.cancelled, abrupt=stop.abrupt)
     with pytest.raises(Interrupted):
         run_until_settled(
@@ -95,14 +93,12 @@ def test_a_daemon_that_is_interrupted_in_a_look_gives_the_leases_back() -> None:
     world, trigger = running(), Trigger()
     stop = Stop(trigger.stop, tell=False)
     told = Told(world, Trigger(), passes=99)
-    looks = world.pool.look
 
-    def look(*args: object, **kwargs: object) -> object:
+    def interrupt() -> None:
         if told.reports:
             stop.handle(signal.SIGTERM)
-        return looks(*args, **kwargs)  # type: ignore[arg-type]
 
-    world.pool.look = look  # type: ignore[method-assign,assignment]
+    world.pool.on_look = interrupt
     schedule = Schedule(interval_s=0.01, busy_s=0.01)
     request = Request(abrupt=stop.abrupt)
     loop = Daemon(world.edges, request, schedule, trigger, told, lambda: 0.0)
